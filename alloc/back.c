@@ -82,7 +82,7 @@ size_t hp_purge(bool may_wait)
 
 	hp_cache_steal(false, 0);
 	hp_lists_clear();
-	for (size_t c = 1; (c = hp_madvise_stuck(c)) != 0; c++) {
+	for (size_t c = 1; (c = hp_madvise_next_stuck(c)) != 0; c++) {
 		if (hp_madvise_undo(c, hp_chunk_extent(c)))
 			hp_buffer_give(c);
 		else

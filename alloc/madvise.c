@@ -208,7 +208,7 @@ void hp_madvise_stick(size_t chunk)
 	stuck = true;
 }
 
-size_t hp_madvise_stuck(size_t chunk)
+size_t hp_madvise_next_stuck(size_t chunk)
 {
 	size_t end = hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT, to;
 	unsigned a;

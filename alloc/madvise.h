@@ -52,10 +52,10 @@ bool hp_madvise_any(size_t chunk, size_t n);
 
 /* undo: take back the advice of [chunk, chunk + n), which is free. False: the kernel refused, so the heap must not hand
  * out these chunks. stick: note a whole buffer whose advice could not be undone; it stays taken until a later undo
- * succeeds. stuck: the first chunk of the first such buffer at or behind `chunk`; 0: none. */
+ * succeeds. next_stuck: the first chunk of the first such buffer at or behind `chunk`; 0: none. */
 bool hp_madvise_undo(size_t chunk, size_t n);
 void hp_madvise_stick(size_t chunk);
-size_t hp_madvise_stuck(size_t chunk);
+size_t hp_madvise_next_stuck(size_t chunk);
 
 /* The first chunk at or behind `chunk` at which the tail of this buffer may be cut off and freed. An advised page of
  * the pool is not divided, because the kernel advises such pages only as wholes. */

@@ -187,7 +187,7 @@ static bool may_take_whole(hugepin_domain *d, uintptr_t from, uintptr_t to, unsi
 		if (r->kind == HP_REGION_EXTENT && hp_is_ready(r) && r->start != from)
 			extents += r->end - r->start;
 	}
-	return extents <= most && to - from <= most - extents && !hp_region_held_less(d, from, to);
+	return extents <= most && to - from <= most - extents && !hp_region_any_holds_part(d, from, to);
 }
 
 /* Whether the hugepages [start, end) may be registered for a pin of [addr, addr_end). They may not if the budget is

@@ -26,6 +26,7 @@ enum {
 	DELAY_MEMORY = 32, /* a wake takes 1 / 32 off the remembered delay */
 };
 
+/* The service thread's, except `uses`. */
 static struct {
 	/* relaxed: a number, which the service thread alone sets to 0 */
 	_Atomic uint64_t uses; /* uses since the last post to other processes */
@@ -33,7 +34,7 @@ static struct {
 	/* The helper's recent worst lateness. Work must begin that much earlier. */
 	uint64_t delay_ns;
 	bool begun;
-} share = { .verdict = { true, 1 } }; /* at first as for a process that is alone; the service thread's, except `uses` */
+} share = { .verdict = { .may_help = true, .sharers = 1 } }; /* as for a process that is alone */
 
 static struct {
 	uint64_t begun_ns, idle_ns, taken_ns; /* the period's begin, and the idle time and own time until then */

@@ -68,7 +68,7 @@ void hp_region_settle(hugepin_domain *d)
 		hp_region_waits(r);
 		HP_DSTAT(d, retired, 1);
 		/* Do not ask for the pins of an extent that holds only its pinned pages, which may still be wanted. */
-		if (!hp_region_holds_less(r))
+		if (!hp_region_holds_part(r))
 			hp_region_want_pins(r, true);
 	}
 	lower_if_none_waits(d);
@@ -267,7 +267,7 @@ static bool is_part_idle(uintptr_t start, uintptr_t end, uint32_t ticks)
 	return start == end || hp_heap_is_free(start, end - start, ticks);
 }
 
-bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
+bool hp_region_hold_part(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 {
 	struct hp_region_notes *n = hp_region_notes_of(r);
 
@@ -292,15 +292,14 @@ bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks)
 	return true;
 }
 
-/* Whether a retired extent in [start, end) still holds a part of its memory. If so, the caller registers no new region
- * for the whole extent, because otherwise several regions in turn could each hold a part, and the budget would be
- * charged the extent's whole length for each. */
 static void note_extent(void *any, struct hp_region *r)
 {
 	*(bool *)any |= r->kind == HP_REGION_EXTENT;
 }
 
-bool hp_region_held_less(hugepin_domain *d, uintptr_t start, uintptr_t end)
+/* If an extent holds a part, the caller registers no new region for the whole extent, because otherwise several regions
+ * in turn could each hold a part, and the budget would be charged the extent's whole length for each. */
+bool hp_region_any_holds_part(hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
 	bool any = false;
 

@@ -40,7 +40,7 @@ extern HP_TLS bool hp_registering;
 /* ------------------------------------------------------------------ extents of which little is pinned */
 
 /* Whether r is an extent that holds only a part of its own pages. */
-static inline bool hp_region_holds_less(const struct hp_region *r)
+static inline bool hp_region_holds_part(const struct hp_region *r)
 {
 	const struct hp_region_notes *n = hp_region_notes_of(r);
 
@@ -52,10 +52,10 @@ void hp_region_note(struct hp_region *r, uintptr_t start, uintptr_t end);
 
 /* If the part of the extent r that is pinned is known, and the rest has been free for `ticks`, unpublish r and hold
  * only the pinned part. Returns whether this was done. */
-bool hp_region_hold_less(hugepin_domain *d, struct hp_region *r, uint32_t ticks);
+bool hp_region_hold_part(hugepin_domain *d, struct hp_region *r, uint32_t ticks);
 
 /* Whether a retired region of an extent in [start, end) is still pinned, and may hold only a part of its memory. */
-bool hp_region_held_less(hugepin_domain *d, uintptr_t start, uintptr_t end);
+bool hp_region_any_holds_part(hugepin_domain *d, uintptr_t start, uintptr_t end);
 
 /* Unpublish and deregister r, if it is not in use. False: it is in use, and nothing has changed. why: for the probe. */
 bool hp_region_release(hugepin_domain *d, struct hp_region *r, enum hp_evicted why);

@@ -148,7 +148,7 @@ static void drop_unused_in(hugepin_domain *d, const struct hp_region_list *list,
 		if (!hp_region_is_heap(r))
 			continue;
 		if (hp_region_pins(r)) {
-			if (hp_region_hold_less(d, r, ticks))
+			if (hp_region_hold_part(d, r, ticks))
 				HP_DSTAT(d, decayed, 1);
 			else if (is_free(r, ticks))
 				hp_region_want_pins(r, true);
@@ -176,7 +176,7 @@ static void drop_unused_of(hugepin_domain *d, void *ticks)
 	drop_unused_in(d, &d->live, *(uint32_t *)ticks);
 	drop_unused_in(d, &d->aside, *(uint32_t *)ticks);
 	TAILQ_FOREACH(r, &d->retired, order)
-		if (hp_region_holds_less(r) && is_free(r, *(uint32_t *)ticks))
+		if (hp_region_holds_part(r) && is_free(r, *(uint32_t *)ticks))
 			hp_region_want_pins(r, true);
 	hp_region_settle(d);
 	hp_region_deregister_dead(d);

@@ -67,15 +67,16 @@ struct hp_share_verdict hp_share_decide(const struct hp_share_entry *processes, 
 	size_t before = 0;
 
 	if (policy == HP_SHARE_OFF)
-		return (struct hp_share_verdict){ false, 0 };
+		return (struct hp_share_verdict){ .may_help = false };
 	if (n == 1)
-		return (struct hp_share_verdict){ true, 1 };
+		return (struct hp_share_verdict){ .may_help = true, .sharers = 1 };
 	if (policy == HP_SHARE_AGGRESSIVE) {
 		size_t cores = HP_MAX(idle, 1u);
 
-		return (struct hp_share_verdict){ true, (uint32_t)((n + cores - 1) / cores) };
+		return (struct hp_share_verdict){ .may_help = true, .sharers = (uint32_t)((n + cores - 1) / cores) };
 	}
 
+	/* CONSERVATIVE: the processes that come before this one get the idle cores first. */
 	for (size_t i = 0; i < n; i++) {
 		const struct hp_share_entry *p = &processes[i];
 
@@ -86,7 +87,7 @@ struct hp_share_verdict hp_share_decide(const struct hp_share_entry *processes, 
 		else
 			before += i < me;
 	}
-	return (struct hp_share_verdict){ before < idle, before < idle };
+	return (struct hp_share_verdict){ .may_help = before < idle, .sharers = before < idle };
 }
 
 uint64_t hp_share_lead_ns(uint32_t sharers)

@@ -32,10 +32,10 @@ struct hp_share_verdict {
 
 /* ------------------------------------------------------------------ pure */
 
-/* Decide for processes[self] of n. Each process counts as having one busy thread, and `idle` further cores have none. A
+/* Decide for processes[me] of n. Each process counts as having one busy thread, and `idle` further cores have none. A
  * process that is alone always has its helper, even with no idle core. On a single core the helper takes turns with the
  * program. */
-struct hp_share_verdict hp_share_decide(const struct hp_share_entry *processes, size_t n, size_t self, unsigned idle,
+struct hp_share_verdict hp_share_decide(const struct hp_share_entry *processes, size_t n, size_t me, unsigned idle,
 					enum hp_share_policy policy);
 
 /* How much earlier a helper has to begin its work than if it were alone: n (t_slice + t_cs), from condition (2) of the
