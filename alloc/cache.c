@@ -235,7 +235,7 @@ void hp_cache_admit(struct hp_cache *c)
 
 void hp_cache_shut_own(void)
 {
-	/* relaxed: only this thread reads it, if in the code that a signal handler interrupted */
+	/* relaxed: only this thread reads the limit, perhaps in the call that a signal handler has interrupted */
 	if (hp_cache_self != &hp_cache_none)
 		atomic_store_explicit(&hp_cache_self->limit, 0, memory_order_relaxed);
 }

@@ -176,8 +176,8 @@ void hp_cache_init(void);
 size_t hp_shared_pop(size_t n, size_t align);
 void hp_shared_push(size_t chunk, uint32_t n);
 
-/* As hp_cache_push() for this thread's own cache, if limit is not 0. Makes room by moving the slot's buffer, or half of
- * the thread's own lists, to the shared ones, uncoalesced. */
+/* As hp_cache_push(), but makes room: the slot's buffer, or half of the thread's lists, goes to the shared lists,
+ * uncoalesced. Call for this thread's own cache, while its limit is not 0. */
 void hp_cache_spill(struct hp_cache *c, size_t chunk, uint32_t n);
 
 /* Give all buffers of a cache, or of the shared lists, to the tree. */

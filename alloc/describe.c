@@ -25,8 +25,8 @@ static bool is_normal(size_t page)
 	       load_byte(&hp_span.page[page].kind) != HUGEPIN_KIND_HUGETLB;
 }
 
-/* Add the memory in pages [first, end) that are not the pool's, by kind. Called without the lock, so pages may change
- * meanwhile. */
+/* Add to *there the memory of the pages in [first, end) that are not the pool's. Called without the lock, so pages may
+ * change meanwhile. False: the kernel does not tell. */
 static bool add_there(size_t first, size_t end, struct hp_there *there)
 {
 	/* Without a quick call the list of mappings has to be read, so read it once for the whole range. The list does

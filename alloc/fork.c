@@ -121,9 +121,9 @@ struct plan {
 	bool ample; /* memory has room for twice the copy */
 };
 
-/* The mappings that the child, or the parent, gets anew at most. Pages are marked. A run of pages with one version in
- * the child becomes a mapping of its own, and so does a part of a page with advice of its own. Each may divide another
- * mapping. */
+/* The most mappings that this fork may add to the child or to the parent. Call while pages are marked. A run of pages
+ * with one version in the child becomes a mapping, and so does a part of a page with advice of its own. Each of them
+ * may divide another mapping, and so counts twice. */
 static size_t count_new_mappings(void)
 {
 	enum hp_page_fork last = HP_PAGE_SHARED;

@@ -480,7 +480,8 @@ static void lose_reserved(size_t first, size_t end, size_t extent_end)
 	hp_probe_give_back(hp_page_addr(first), (end - first) << HP_PAGE_SHIFT, (end - first) << HP_PAGE_SHIFT, 0, 0);
 }
 
-/* Apply the record to pages [first, end), which are BUSY. */
+/* Apply the record to pages [first, end), which are BUSY. Pages behind m->end were mapped ahead: those of the pool are
+ * RESERVED. Pages behind m->ahead_end got no memory, and go back to the state `was`. */
 static void settle_run(const struct mapped *m, size_t first, size_t end, unsigned was)
 {
 	for (size_t p = first; p < end; p++) {
@@ -673,8 +674,8 @@ bool hp_pages_release(size_t first, size_t count)
 
 	bool ok = hp_map_release(hp_page_addr(first), e.len) == 0;
 
-	/* Give the memory of the chunk words back, too: no hole is there, since all chunks are taken, and all words are
-	 * zero. */
+	/* Give back the memory of two tables, too: that of the tree's holes, because taken chunks have no hole, and
+	 * that of the chunk words, because no buffer begins there, so that all words are zero. */
 	if (ok)
 		hp_meta_zero(holes_of(first), (size_t)((char *)holes_of(first + count) - (char *)holes_of(first)));
 	if (ok && hp_part_of(first) == HP_PART_HEAP)

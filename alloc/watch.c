@@ -20,8 +20,8 @@ static HP_SEALED(struct {
  * writable (RLIMIT_DATA). */
 static uint32_t live;
 static int last_id;
-/* relaxed: changed under the lock; the program hands memory that a watcher knows over to the thread that frees it,
- * which orders the two */
+/* relaxed: changed under the lock. A thread frees memory that a watcher knows only after the program has handed it the
+ * memory, which orders the free after the watch. */
 static _Atomic uint32_t count; /* a hint that lets hp_watch_leaving() skip the lock */
 static struct hp_lock lock = HP_LOCK_INIT(HP_LOCK_RANK_WATCH);
 static HP_TLS bool inside;

@@ -1,9 +1,9 @@
 /*
  * See thread.h. The flags of clone(2) for a bare thread are those of pthread_create, because valgrind and user-mode
- * emulators accept no others. So the new thread itself replaces state that it shares by these flags with its own
- * (descriptors, directory). Its memory is, upwards: a page without access, the stack, the thread-local variables, and
- * at the thread pointer room for the C library's descriptor of a thread. The descriptor is zero except the members that
- * compilers and inline functions read (x86-64 ABI: TLS variant II, "Thread-Local Storage").
+ * emulators accept no others. By these flags the new thread shares its descriptors and its directory with the program,
+ * so it begins by taking its own. Its memory is, upwards: a page without access, the stack, the thread-local variables,
+ * and at the thread pointer room for the C library's descriptor of a thread. The descriptor is zero except the members
+ * that compilers and inline functions read (x86-64 ABI: TLS variant II, "Thread-Local Storage").
  *
  * Start and end are sequentially consistent, because they are handshakes of two words: one side writes the first word
  * and reads the second, the other side does the reverse, so that at least one side sees the other's write.

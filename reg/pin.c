@@ -544,7 +544,8 @@ static hugepin_domain *domain_of(const struct hugepin_key *key)
 	return (hugepin_domain *)(uintptr_t)key->domain;
 }
 
-/* Whether a key is of a domain of this process, as it is open now. */
+/* 0, or why the key is of no use: -ENOKEY: it was never filled in; -ESTALE: its domain is the parent process's;
+ * -EINVAL: its domain was closed, or opened anew. */
 static int check_key(const struct hugepin_key *key)
 {
 	const hugepin_domain *d = domain_of(key);

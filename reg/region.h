@@ -103,7 +103,7 @@ void hp_region_each(hugepin_domain *d, uintptr_t start, uintptr_t end, void (*ea
  * (retire.h). */
 void hp_region_unpublish(struct hp_region *r);
 
-/* r waits for its last unpin from now on, or no more. */
+/* waits(): r is RETIRED and waits for its last unpin, so hp_region_each_waiting() finds r until waits_no_more(). */
 void hp_region_waits(struct hp_region *r);
 void hp_region_waits_no_more(struct hp_region *r);
 

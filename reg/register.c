@@ -240,8 +240,9 @@ static bool is_live_there(const hugepin_domain *d, const struct hp_region *r, co
 	return hp_region_is(r, d, HP_REGION_LIVE) && r->start == p->start && r->end == p->end;
 }
 
-/* Deregister the listed regions that are still there and have no other pin. Their index may be another region's by now,
- * but one of the same range will do, as will one that a helper registered the other way in place of a pinned one. */
+/* Deregister the listed regions that are still there and have no other pin. By now a region's index may be another
+ * region's, or a helper may have registered its range in the other way. Then the region that has the range now goes, if
+ * it has no pin. */
 static void deregister_unpinned(hugepin_domain *d, const struct pinned *list, int n)
 {
 	hp_pin_enter(d);

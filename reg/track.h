@@ -24,7 +24,8 @@ struct hp_tracked {
 	 * had this index before. */
 	uint64_t since;
 	uint32_t access, backing;
-	uint32_t exact; /* the access of an exact region: there may be others of the same range; else 0 */
+	/* the access of an exact region, because exact regions of other access may have the same range; 0: not exact */
+	uint32_t exact;
 	uint32_t region; /* the region's index; 0: not registered */
 	uint32_t uses; /* uses whose start the plan was told, but not yet their end */
 	/* known: the plan was told of the range; told: also that the range is registered, or under hybrid, that a

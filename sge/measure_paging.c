@@ -31,9 +31,10 @@ struct paging {
 	struct hp_pair pair;
 	char *far; /* the pinned side of messages */
 	struct ibv_mr *far_mr;
-	/* The least times: of operations on one page, and on PAGES; of a message with a fault at the sender, and at the
-	 * receiver; and of the same message later. 0: none yet. */
-	uint64_t ns[OPERATIONS][2], faulting_ns[2], later_ns[2];
+	/* The least times so far. 0: none yet. */
+	uint64_t ns[OPERATIONS][2]; /* of an operation on one page, and on PAGES */
+	uint64_t faulting_ns[2]; /* of a message that faults at the sender, and of one that faults at the receiver */
+	uint64_t later_ns[2]; /* of the same message sent again, which meets no fault */
 };
 
 /* Shared memory, because the first read of a private page would find the page of zeros, so that the kernel need not
@@ -77,7 +78,7 @@ static int dereg(struct ibv_mr *mr, uint64_t *least_ns)
 	return err;
 }
 
-/* Pinned: registered and deregistered. */
+/* Register and deregister pinned memory. all: PAGES pages, else one. */
 static int measure_pinned(struct paging *p, bool all, char *m)
 {
 	const size_t len = all ? BYTES : hp_base_page;
@@ -89,7 +90,7 @@ static int measure_pinned(struct paging *p, bool all, char *m)
 	return mr ? dereg(mr, &p->ns[DEREG][all]) : hp_verbs_errno(-1);
 }
 
-/* On demand: registered and brought in. */
+/* Register memory on demand and bring it in. all: as above. */
 static int measure_demand(struct paging *p, bool all, char *m)
 {
 	const size_t len = all ? BYTES : hp_base_page;

@@ -134,6 +134,7 @@ static int slot_clear(struct hp_uring *u, unsigned slot, unsigned n)
 	return err;
 }
 
+/* Clone `count` slots, from `slot` on, of the first ring into the same slots of ring `to`. */
 static int slots_clone(struct hp_uring *u, const struct ring *to, unsigned slot, unsigned count, unsigned flags)
 {
 	struct clone_buffers c = {
