@@ -37,10 +37,14 @@ struct map_query {
 #define ANONYMOUS_HUGETLB "/anon_hugepage (deleted)"
 
 enum { EVENTS = 32, DESCRIPTORS_MAX = 1024, YIELDS = 64, PAUSE_NS = 50000 };
-enum { PARTS_MIN = 64, REFUSALS_MAX = 4096 };
 
-/* The kernel walks all pages of a part that is taken back. So a longer one stays, while there are few parts. */
+/* Mappings are counted again when there are twice as many parts and PARTS_MORE, or after REFUSALS_MAX refused ones. */
+enum { PARTS_MORE = 64, REFUSALS_MAX = 4096 };
+
+/* The kernel walks all pages of a part that is taken back. So a longer part stays while there are not more than
+ * PARTS_FEW. */
 #define TAKE_BACK_MAX ((size_t)16 << 20)
+enum { PARTS_FEW = 64 };
 
 /* How long a pin waits until no memory is changing. Each wait in vain makes the next one shorter. */
 #define PATIENCE_MAX_NS UINT64_C(10000000)
@@ -508,9 +512,9 @@ static bool count_mapping(void *count, const struct hp_mapping *m)
 	return true;
 }
 
-/* Whether there may be one more part: what watching adds to the mappings of the process stays within a quarter of what
- * the kernel's limit leaves. Counting mappings takes long, so they are counted when the parts have doubled, and, once
- * the limit is near, only now and then. */
+/* Whether there may be one more part. Parts add to the mappings of the process at most a quarter of what the kernel's
+ * limit leaves. Counting mappings takes long, so they are counted when the parts have doubled, and, once the limit is
+ * near, only now and then. */
 static bool may_add_part(void)
 {
 	const size_t parts = watched.set.count;
@@ -524,7 +528,7 @@ static bool may_add_part(void)
 	hp_mappings_each(-1, text, sizeof text, count_mapping, &mappings);
 	max = hp_mappings_max();
 	watched.parts_max = (max - HP_MIN(max, mappings)) / 4 / 2;
-	watched.parts_max = HP_MIN(HP_MIN(watched.parts_max, 2 * parts + PARTS_MIN), HP_WATCHED_PARTS_MAX);
+	watched.parts_max = HP_MIN(HP_MIN(watched.parts_max, 2 * parts + PARTS_MORE), HP_WATCHED_PARTS_MAX);
 	if (parts >= watched.parts_max)
 		return false;
 	watched.refused = 0;
@@ -537,8 +541,8 @@ static bool add_part(uintptr_t start, uintptr_t end, bool lasts)
 	       watch_range(hp_kept_fd(&watch.uffd), start, end) && hp_watched_add(&watched.set, start, end, lasts);
 }
 
-/* Take a part back from the kernel, which refuses if a mapping in it has become one of another kind, or has gone: then
- * take back what is left, mapping by mapping. */
+/* Take a part back from the kernel. The kernel refuses if a mapping in it has gone, or has become one of another kind;
+ * then take back the mappings that are left, one by one. */
 static void take_back(struct hp_stretch part)
 {
 	struct uffdio_range range = { part.start, part.end - part.start };
@@ -554,7 +558,7 @@ static void take_back(struct hp_stretch part)
 
 static void take_back_idle(uintptr_t start, uintptr_t end)
 {
-	const size_t len_max = watched.set.count > PARTS_MIN ? SIZE_MAX : TAKE_BACK_MAX;
+	const size_t len_max = watched.set.count > PARTS_FEW ? SIZE_MAX : TAKE_BACK_MAX;
 	struct hp_stretch part;
 
 	while (hp_watched_take_idle(&watched.set, start, end, len_max, &part))
