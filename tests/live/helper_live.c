@@ -362,9 +362,7 @@ TEST(all_domains_may_have_one)
 
 static long rss_kib(void)
 {
-	char text[8192];
-
-	return file_read("/proc/self/status", text, sizeof text) > 0 ? atol(strstr(text, "VmRSS:") + 6) : -1;
+	return status_number("VmRSS:");
 }
 
 TEST(memory_that_comes_and_goes_leaves_nothing_behind)

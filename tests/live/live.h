@@ -96,12 +96,31 @@ static inline long file_number(const char *path)
 	return file_read(path, buf, sizeof buf) > 0 ? strtol(buf, NULL, 10) : -1;
 }
 
+/* The number in the line of /proc/self/status that begins so: KiB, of most lines. -1: there is no such line. */
+static inline long status_number(const char *name)
+{
+	char text[8192], *at;
+
+	return file_read("/proc/self/status", text, sizeof text) > 0 && (at = strstr(text, name)) ?
+		       strtol(at + strlen(name), NULL, 10) : -1;
+}
+
 /* Bytes that the kernel counts as pinned by this process. */
 static inline size_t kernel_pinned(void)
 {
-	char buf[4096];
-	char *line = file_read("/proc/self/status", buf, sizeof buf) > 0 ? strstr(buf, "VmPin:") : NULL;
-	return EXPECT(line) ? strtoul(line + 6, NULL, 10) * KIB : 0;
+	long kib = status_number("VmPin:");
+
+	return EXPECT(kib >= 0) ? (size_t)kib * KIB : 0;
+}
+
+/* Leave this process `more` bytes beyond those that it has of what the limit counts. Lowers the soft limit alone.
+ * False: the limit is as it was. */
+static inline bool limit_to_present(__rlimit_resource_t which, size_t more, struct rlimit *ret_was)
+{
+	long kib = status_number(which == RLIMIT_AS ? "VmSize:" : "VmData:");
+
+	return kib >= 0 && !getrlimit(which, ret_was) &&
+	       !setrlimit(which, &(struct rlimit){ (rlim_t)kib * KIB + more, ret_was->rlim_max });
 }
 
 static inline bool file_write(const char *path, const char *text)

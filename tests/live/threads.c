@@ -51,10 +51,7 @@ static int tasks(const char *key, const char *value, int *ret_others)
 /* The number of threads that the kernel counts. Does not read a directory, which would use the heap. */
 static int num_threads(void)
 {
-	char text[4000], *at;
-	if (file_read("/proc/self/status", text, sizeof text) <= 0 || !(at = strstr(text, "\nThreads:")))
-		return -1;
-	return (int)strtol(at + 9, NULL, 10);
+	return (int)status_number("\nThreads:");
 }
 
 static uint64_t now_ms(void)

@@ -57,9 +57,7 @@ static bool has_table(struct io_uring *ring)
 
 static long pinned_kib(void)
 {
-	char text[8192];
-
-	return file_read("/proc/self/status", text, sizeof text) > 0 ? atol(strstr(text, "VmPin:") + 6) : -1;
+	return status_number("VmPin:");
 }
 
 /* Drop CAP_IPC_LOCK: some kernels do not count the pins of processes that have it. */

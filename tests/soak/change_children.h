@@ -285,7 +285,7 @@ static bool have_no_limit_left(struct worker *unused)
 
 static bool have_few_addresses(struct worker *w)
 {
-	const struct rlimit limit = { (rlim_t)(status_kib("VmSize:") / (1 + (long)(rand_next(&w->rand) % 4))) * KIB,
+	const struct rlimit limit = { (rlim_t)(status_number("VmSize:") / (1 + (long)(rand_next(&w->rand) % 4))) * KIB,
 				      RLIM_INFINITY };
 
 	return setrlimit(RLIMIT_AS, &limit) == 0;

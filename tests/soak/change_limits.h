@@ -32,14 +32,14 @@ static bool limit_lowered(struct worker *w, int which, rlim_t to, bool told)
  * good. */
 static bool less_addresses(struct worker *w)
 {
-	return limit_lowered(w, RLIMIT_AS, (rlim_t)(status_kib("VmSize:") + (long)(rand_next(&w->rand) % 65536)) * KIB,
-			     w->with);
+	return limit_lowered(w, RLIMIT_AS,
+			     (rlim_t)(status_number("VmSize:") + (long)(rand_next(&w->rand) % 65536)) * KIB, w->with);
 }
 
 static bool less_data(struct worker *w)
 {
 	return limit_lowered(w, RLIMIT_DATA,
-			     (rlim_t)(status_kib("VmData:") + (long)(rand_next(&w->rand) % 65536)) * KIB, true);
+			     (rlim_t)(status_number("VmData:") + (long)(rand_next(&w->rand) % 65536)) * KIB, true);
 }
 
 static bool limit_is_little(struct worker *w)

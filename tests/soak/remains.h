@@ -36,15 +36,15 @@ static long entries(const char *path)
 /* X(name, value now, how much more is allowed). glibc's arenas for small memory differ from round to round. Where an
  * arena grows behind pages that have been pinned, each part is a mapping: watched and unwatched memory do not merge. */
 #define LEFT_LIST(X)                                                                                                   \
-	X(pinned_kib, status_kib("VmPin:"), 0)                                                                         \
-	X(locked_kib, status_kib("VmLck:"), 0)                                                                         \
-	X(hugetlb_kib, status_kib("HugetlbPages:"), 0)                                                                 \
+	X(pinned_kib, status_number("VmPin:"), 0)                                                                      \
+	X(locked_kib, status_number("VmLck:"), 0)                                                                      \
+	X(hugetlb_kib, status_number("HugetlbPages:"), 0)                                                              \
 	X(heap_taken, (long)heap.taken_bytes, 0)                                                                       \
 	X(heap_extents, (long)heap.extents, 0)                                                                         \
 	X(descriptors, entries("/proc/self/fd"), 0)                                                                    \
 	X(threads, entries("/proc/self/task"), 0)                                                                      \
 	X(mappings, lines("/proc/self/maps"), SANITIZED ? 4096 : 256)                                                  \
-	X(resident_kib, status_kib("VmRSS:"), 256 * 1024) /* malloc keeps several of the largest buffers */
+	X(resident_kib, status_number("VmRSS:"), 256 * 1024) /* malloc keeps several of the largest buffers */
 
 struct left {
 #define LEFT_MEMBER(name, now, slack) long name;

@@ -86,13 +86,4 @@ static bool in_child;
 
 static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER; /* held by the thread that changes the process */
 
-/* A line of /proc/self/status. */
-static long status_kib(const char *name)
-{
-	char text[8192], *at;
-
-	return file_read("/proc/self/status", text, sizeof text) > 0 && (at = strstr(text, name)) ?
-		       atol(at + strlen(name)) : 0;
-}
-
 #endif

@@ -355,20 +355,6 @@ TEST(a_fork_that_needs_more_mappings_than_there_are_is_refused)
 	expect_empty();
 }
 
-/* A limit that leaves `more` bytes of what /proc/self/status counts there. Returns the limit as it was. */
-static struct rlimit limit_to(__rlimit_resource_t resource, const char *name, size_t more)
-{
-	char text[4096], *line;
-	struct rlimit was, little;
-
-	getrlimit(resource, &was);
-	if (EXPECT(file_read("/proc/self/status", text, sizeof text) > 0) && EXPECT((line = strstr(text, name)))) {
-		little = (struct rlimit){ strtoull(line + strlen(name), NULL, 10) * KIB + more, was.rlim_max };
-		EXPECT_EQ(setrlimit(resource, &little), 0);
-	}
-	return was;
-}
-
 /* The copy lies in the unused part of the span, whose addresses count already. Nothing of the copy remains there. */
 TEST(a_child_gets_a_copy_though_its_parent_may_have_no_more_addresses)
 {
@@ -383,7 +369,7 @@ TEST(a_child_gets_a_copy_though_its_parent_may_have_no_more_addresses)
 	hold_all(HP_HOLD_COPY);
 	EXPECT_EQ(fork_with(expect_counted), 0);
 	mappings = smaps_kinds(0, 0, UINTPTR_MAX).mappings;
-	was = limit_to(RLIMIT_AS, "VmSize:", HP_PAGE);
+	EXPECT(limit_to_present(RLIMIT_AS, HP_PAGE, &was));
 	for (int i = 0; i < 3; i++) {
 		pid_t pid = fork();
 
@@ -420,7 +406,7 @@ TEST(without_a_copy_a_child_has_all_but_what_the_program_keeps_from_it)
 	p = memset(hugepin_aligned_alloc(HP_PAGE, PAGES * HP_PAGE), 1, PAGES * HP_PAGE);
 	hold_all(HP_HOLD_COPY);
 	EXPECT_EQ(madvise(p + 2 * HP_PAGE, HP_PAGE, MADV_DONTFORK), 0);
-	was = limit_to(RLIMIT_DATA, "VmData:", 4 * HP_PAGE);
+	EXPECT(limit_to_present(RLIMIT_DATA, 4 * HP_PAGE, &was));
 	pid = fork();
 	if (pid == 0)
 		_exit(p[0] != 1 || p[2 * HP_PAGE - 1] != 1 || p[3 * HP_PAGE] != 1);
