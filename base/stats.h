@@ -41,9 +41,9 @@ struct hp_view {
 		uint32_t place_of, places, stride, site; /* place_of and places: pointers, in a domain's helper */
 	} helper;
 	struct {
-		/* hooks, lend: pointers in a domain; if the first is not NULL, the second is to its lend. The others
-		 * are in a lend: the number of peers, the pointer to their table, bytes. In an entry: stats. */
-		uint32_t hooks, lend, peers, table, lent, idle, stride, stats, stats_size;
+		uint32_t hooks, lend; /* pointers in a domain; unless `hooks` is NULL, `lend` leads to its lend */
+		uint32_t peers, table, lent, idle; /* in a lend: number of peers, pointer to their table, bytes */
+		uint32_t stride, stats, stats_size; /* of that table: bytes of an entry; in an entry */
 	} lend;
 };
 

@@ -1,7 +1,7 @@
 /*
- * Ranges of addresses that may overlap, in a tree by their starts, in which each range has the largest end of all below
- * it. An addition, a removal and a search take time for the height of the tree alone, however many ranges overlap.
- * Pure: takes no lock and allocates nothing.
+ * Ranges of addresses that may overlap, in a tree by their starts. Each range knows the largest end of all ranges below
+ * it, so that an addition, a removal and a search visit one path of the tree, however many ranges overlap. Pure: takes
+ * no lock and allocates nothing.
  */
 #ifndef HP_REG_COVERED_H
 #define HP_REG_COVERED_H

@@ -10,8 +10,8 @@
 /* Evict one region. False: every region is in use. why: for the probe. */
 bool hp_evict_one(hugepin_domain *d, enum hp_evicted why);
 
-/* Evict exact regions beyond about 2^15 that are not in use, whatever the budget is. Exact regions do not merge, and
- * the ranges of one hugepage alone are more than the table has places. Looks at a few regions for each one that is
+/* Evict exact regions beyond about 2^15 that are not in use, whatever the budget is, because exact regions do not
+ * merge, and one hugepage alone has more ranges than the table has places. Looks at a few regions for each one that is
  * registered. */
 void hp_evict_exact(hugepin_domain *d);
 

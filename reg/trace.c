@@ -91,7 +91,7 @@ static int append_buffer(bool begin)
 
 	if (fd >= 0) {
 		if (begin) /* no O_TRUNC, so that a file which is not ours keeps its contents */
-			hp_sys(SYS_ftruncate, fd);
+			hp_sys(SYS_ftruncate, fd, 0);
 		err = append_to(fd);
 		hp_sys(SYS_close, fd);
 	}

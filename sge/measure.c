@@ -209,6 +209,8 @@ static bool send_some(struct measure *m, const struct hugepin_sg_plan *plan, uns
 	return m->c->end(m->c);
 }
 
+/* Measure messages of pieces_of(i) pieces of sizes[j] bytes, sent in the mode modes[way]. cold: the pieces are not in
+ * the cache. apart: each piece has a registration of its own. False: the connection is broken. */
 static bool measure_cell(struct measure *m, bool cold, bool apart, unsigned i, unsigned j, unsigned way)
 {
 	const unsigned n = pieces_of(m, i);

@@ -29,9 +29,10 @@
 #include "hugepin_verbs.h"
 
 /* wr_id: sixteen bits that all queues share, the queue's number, a bit for receives, then the slot of a receive or the
- * low bits of a frame's number. Since a wr_id contains no pointer, a completion does no harm that is another queue's,
- * is handed in twice, or comes so late that another frame has the slot. Numbers repeat after 2^24 openings; then the
- * number of the queue pair distinguishes queues. A pool has no queue pair, so its receives have a bit of their own. */
+ * low bits of a frame's number. Since a wr_id contains no pointer, a completion does no harm even if it is another
+ * queue's, is handed in twice, or comes so late that another frame has the slot. Numbers repeat after 2^24 openings;
+ * then the number of the queue pair distinguishes queues. A pool has no queue pair, so its receives have a bit of their
+ * own. */
 #define HP_SGQ_ID_SHIFT 24 /* position of the queue's number */
 #define HP_SGQ_ID_QUEUES ((1u << 24) - 1)
 #define HP_SGQ_ID_RECV (1u << 23)
