@@ -12,8 +12,6 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <pthread.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -22,9 +20,9 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "hugepin.h"
+#include "live/other_cache.h"
 
-enum { SIZE = 8 << 20, PIECE = 2048, PREFIX = 40, THREADS = 4, REACHED = 0, STALE = 3, MISSING = 77 };
+enum { PIECE = 2048, PREFIX = 40 };
 
 /* ------------------------------------------------------------------ the device, and the cache of registrations */
 
@@ -162,14 +160,15 @@ static void await(void)
 	}
 }
 
-/* Have the device write [p, p + PIECE), by the key that libfabric has for [p, p + len), and see whether it did. */
-static int device_reaches(char *p, size_t len)
+/* The device writes to [p + PREFIX, p + PREFIX + PIECE). One thread at a time has the wire, so nobody asks who. */
+static int device_reaches(int who, char *p, size_t len)
 {
 	static unsigned tag;
 	struct fi_context sent, received;
 	struct fid_mr *mr;
 	int same;
 
+	(void)who;
 	MUST(fi_mr_reg(net.domain, p, len, FI_RECV, 0, 0, 0, &mr, NULL));
 	pthread_mutex_lock(&wire_lock);
 	memset(source, (int)(++tag % 255 + 1), PIECE);
@@ -194,37 +193,20 @@ static char *map_at(char *at)
 	return p;
 }
 
-/* The heap gives a buffer back, and hands the same addresses out again. */
-static int heap(void)
-{
-	char *p = hugepin_malloc(SIZE), *again;
-	int others = 0;
-
-	memset(p, 1, SIZE);
-	MUST(device_reaches(p, SIZE));
-	hugepin_free(p);
-	hugepin_purge();
-	while ((again = hugepin_malloc(SIZE)) != p)
-		if (++others == 8)
-			return 7;
-	memset(again, 2, SIZE);
-	return device_reaches(again, SIZE);
-}
-
 /* Memory that is not the heap's, gone by a system call and by the C library. */
 static int foreign(void)
 {
 	char *p = map_at(NULL);
 
 	memset(p, 1, SIZE);
-	MUST(device_reaches(p, SIZE));
+	MUST(device_reaches(0, p, SIZE));
 	MUST(syscall(SYS_munmap, p, SIZE));
 	memset(map_at(p), 2, SIZE);
-	if (device_reaches(p, SIZE) != REACHED)
+	if (device_reaches(0, p, SIZE) != REACHED)
 		return STALE;
 	MUST(munmap(p, SIZE));
 	memset(map_at(p), 3, SIZE);
-	return device_reaches(p, SIZE);
+	return device_reaches(0, p, SIZE);
 }
 
 static bool found_twice(char *p, size_t len)
@@ -232,9 +214,9 @@ static bool found_twice(char *p, size_t len)
 	uint64_t key;
 
 	memset(p, 1, len);
-	MUST(device_reaches(p, len));
+	MUST(device_reaches(0, p, len));
 	key = net.key;
-	MUST(device_reaches(p, len));
+	MUST(device_reaches(0, p, len));
 	return net.key == key;
 }
 
@@ -249,75 +231,24 @@ static int found_again(void)
 	       found_twice(of_file, 2 * PREFIX + PIECE) << 2;
 }
 
-static _Atomic bool over;
-static _Atomic int worst;
-static _Atomic unsigned rounds;
-
-static void *work(void *arg)
-{
-	uint64_t seed = (uint64_t)(intptr_t)arg + 1;
-
-	while (!over && !worst) {
-		size_t len = rand_size(&seed, HUGEPIN_LARGE_MIN, SIZE);
-		char *p = hugepin_malloc(len);
-		int r;
-
-		memset(p, 1, len);
-		r = device_reaches(p, len);
-		if (r == REACHED)
-			r = device_reaches(p, len);
-		if (r != REACHED)
-			worst = r;
-		hugepin_free(p);
-		rounds++;
-	}
-	return NULL;
-}
-
 static int threads(void)
 {
-	pthread_t thread[THREADS];
-
-	for (intptr_t i = 0; i < THREADS; i++)
-		MUST(pthread_create(&thread[i], NULL, work, (void *)i));
-	for (time_t end = time(NULL) + 4; !worst && (time(NULL) < end || rounds < 100);) {
-		hugepin_purge();
-		sleep_ms(10);
-	}
-	over = true;
-	for (int i = 0; i < THREADS; i++)
-		pthread_join(thread[i], NULL);
-	return worst;
+	return threads_come_and_go(HUGEPIN_LARGE_MIN, 4);
 }
 
 /* ------------------------------------------------------------------ tests */
 
-static const char *hooks(void)
-{
-	static char path[PATH_MAX];
-
-	snprintf(path, sizeof path, "%s/libhugepin-hooks.so", getenv("BUILD") ? getenv("BUILD") : "build");
-	return path;
-}
-
-/* This program again, with the hooks preloaded, or without. */
+/* Run this program again, with the hooks preloaded, or without. */
 static int run_with(bool hook, const char *what)
 {
-	pid_t pid = fork();
-
-	if (pid == 0) {
-		setenv("LD_PRELOAD", hook ? hooks() : "", 1);
-		execl("/proc/self/exe", "fabric", what, NULL);
-		_exit(127);
-	}
-	return child_wait(pid);
+	return run_preloaded(hook ? HOOKS : "", what);
 }
 
 #define NEED(status)                                                                                                   \
 	do {                                                                                                           \
 		if ((status) == MISSING)                                                                               \
-			SKIP("the guest has no libfabric (libfabric1) with a provider for rxe0");                                    \
-		if (access(hooks(), R_OK))                                                                             \
+			SKIP("the guest has no libfabric (libfabric1) with a provider for rxe0");                      \
+		if (access(HOOKS, R_OK))                                                                               \
 			SKIP("libhugepin-hooks.so was not built");                                                     \
 	} while (0)
 
@@ -383,7 +314,10 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		int (*run)(void);
-	} parts[] = { { "heap", heap }, { "foreign", foreign }, { "found_again", found_again }, { "threads", threads } };
+	} parts[] = { { "heap", memory_leaves_and_comes_back },
+		    { "foreign", foreign },
+		    { "found_again", found_again },
+		    { "threads", threads } };
 
 	for (unsigned i = 0; argc == 2 && i < sizeof parts / sizeof *parts; i++)
 		if (!strncmp(argv[1], parts[i].name, strlen(parts[i].name))) {

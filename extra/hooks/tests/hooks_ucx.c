@@ -10,20 +10,18 @@
 
 #include <dlfcn.h>
 #include <liburing.h>
-#include <limits.h>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <ucm/api/ucm.h>
 #include <ucp/api/ucp_version.h>
 #include <ucs/memory/rcache.h>
 
-#include "hugepin.h"
+#include "live/other_cache.h"
 #include "tests/ring.h"
 
 /* UCX 1.17 moved the alignment from the cache to each get, and reports the regions that it merges. */
 #define ALIGNS_EACH (UCP_API_VERSION >= UCP_VERSION(1, 17))
 
-enum { SIZE = 8 << 20, PIECE = 64 << 10, SLOTS = 4096, THREADS = 4, REACHED = 0, STALE = 3, MISSING = 77 };
+enum { PIECE = 64 << 10, SLOTS = 4096 };
 
 /* ------------------------------------------------------------------ the device, and the cache of registrations */
 
@@ -145,8 +143,7 @@ static void open_all(bool external)
 		file[i] = memfd_create("file", MFD_CLOEXEC);
 }
 
-/* Have the device write to [p, p + PIECE), with the key that UCX's cache has for [p, p + len). Returns whether the
- * bytes arrived. */
+/* The device writes to [p, p + PIECE). */
 static int device_reaches(int who, char *p, size_t len)
 {
 	static _Thread_local char text[PIECE];
@@ -166,97 +163,15 @@ static int device_reaches(int who, char *p, size_t len)
 	return done == PIECE && memcmp(p, text, PIECE) == 0 ? REACHED : STALE;
 }
 
-/* ------------------------------------------------------------------ what is done, in a process of its own */
-
-/* The heap gives a buffer back, and hands the same addresses out again. */
-static int memory_leaves_and_comes_back(void)
-{
-	char *p = hugepin_malloc(SIZE), *again;
-	int r, others = 0;
-
-	memset(p, 1, SIZE);
-	r = device_reaches(0, p, SIZE);
-	if (r != REACHED)
-		return 6;
-	hugepin_free(p);
-	hugepin_purge();
-	while ((again = hugepin_malloc(SIZE)) != p)
-		if (++others == 8)
-			return 7;
-	memset(again, 2, SIZE);
-	return device_reaches(0, again, SIZE);
-}
-
-static _Atomic bool over;
-static _Atomic int worst;
-static _Atomic unsigned rounds;
-
-static void *work(void *arg)
-{
-	int who = (int)(intptr_t)arg;
-	uint64_t seed = (uint64_t)who + 1;
-
-	while (!over && !worst) {
-		size_t len = rand_size(&seed, 2 * PIECE, SIZE);
-		char *p = hugepin_malloc(len);
-		int r;
-
-		memset(p, 1, len);
-		r = device_reaches(who, p, len);
-		if (r == REACHED)
-			r = device_reaches(who, p, len);
-		if (r != REACHED)
-			worst = r;
-		hugepin_free(p);
-		rounds++;
-	}
-	return NULL;
-}
-
-static int threads_come_and_go(void)
-{
-	pthread_t thread[THREADS];
-
-	for (intptr_t i = 0; i < THREADS; i++)
-		if (pthread_create(&thread[i], NULL, work, (void *)i))
-			return 8;
-	for (time_t end = time(NULL) + 2; !worst && (time(NULL) < end || rounds < 100);) {
-		hugepin_purge();
-		sleep_ms(10);
-	}
-	over = true;
-	for (int i = 0; i < THREADS; i++)
-		pthread_join(thread[i], NULL);
-	return worst;
-}
-
 /* ------------------------------------------------------------------ tests */
-
-static const char *built(const char *library)
-{
-	static char path[2][PATH_MAX];
-	static unsigned n;
-	char *to = path[n++ % 2];
-
-	snprintf(to, sizeof path[0], "%s/%s", getenv("BUILD") ? getenv("BUILD") : "build", library);
-	return to;
-}
-#define HOOKS built("libhugepin-hooks.so")
 
 /* Run this program again, with or without the hook and the drop-in preloaded. */
 static int run_with(bool hook, bool dropin, const char *what)
 {
-	pid_t pid = fork();
+	char preload[2 * PATH_MAX + 2];
 
-	if (pid == 0) {
-		char preload[2 * PATH_MAX + 2];
-
-		snprintf(preload, sizeof preload, "%s %s", hook ? HOOKS : "", dropin ? built("libhugepin-malloc.so") : "");
-		setenv("LD_PRELOAD", preload, 1);
-		execl("/proc/self/exe", "hooks_ucx", what, NULL);
-		_exit(127);
-	}
-	return child_wait(pid);
+	snprintf(preload, sizeof preload, "%s %s", hook ? HOOKS : "", dropin ? built("libhugepin-malloc.so") : "");
+	return run_preloaded(preload, what);
 }
 
 #define NEED(status)                                                                                                   \
@@ -376,7 +291,7 @@ int main(int argc, char **argv)
 	if (!strcmp(argv[1], "--attach"))
 		return attach_at_once();
 	open_all(strstr(argv[1], "external"));
-	return strstr(argv[1], "leave") ? memory_leaves_and_comes_back() : threads_come_and_go();
+	return strstr(argv[1], "leave") ? memory_leaves_and_comes_back() : threads_come_and_go(2 * PIECE, 2);
 }
 
 #else
