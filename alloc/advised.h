@@ -9,9 +9,9 @@
 
 #pragma GCC visibility push(default)
 
-/* For libhugepin-malloc.so's madvise and mprotect. If a part of [addr, addr + len) lies in the heap's span, these make
- * the system call for the live buffers in it and for all parts outside the span, note the advice, and return 0 or
- * -errno. They return 1 if the heap is not concerned, so that the caller makes the call itself. */
+/* For libhugepin-malloc.so's madvise and mprotect. If no part of [addr, addr + len) lies in the heap's span, these
+ * return 1, and the caller makes the system call itself. Otherwise they make it for the live buffers in that part and
+ * for all parts outside the span, note the advice, and return 0 or -errno. */
 int hugepin_advise_(void *addr, size_t len, int advice);
 int hugepin_protect_(void *addr, size_t len, int prot);
 

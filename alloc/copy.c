@@ -428,8 +428,8 @@ static bool time_base_pages(uint64_t *ret_ns)
 	return ok;
 }
 
-/* Populate the copy as THP. If some hugepages are much slower than base pages, use base pages for the rest, because on
- * a virtual machine a hugepage that is free in the guest often has no memory in the host yet.
+/* Populate the copy as THP. If some hugepages are much slower than base pages, use base pages for the rest. This
+ * happens on virtual machines, where a hugepage that is free in the guest often has no memory in the host yet.
  *
  * The whole copy must stay one mapping, since before Linux 6.17 mremap moves no more than one. Parts that were first
  * populated under different advice remain several mappings for good. So the first page is populated before the advice

@@ -297,9 +297,9 @@ static bool copy_by_passes(void)
 	return whole;
 }
 
-/* alone: the process has one thread. The copy's memory is kept for the next fork if memory is ample, in case a child
- * writes to all pages that it shares with us, and if the process has several threads, because with one the copy usually
- * takes the place of the originals. */
+/* alone: the process has one thread. Then the copy usually takes the place of the originals, so its memory is not kept
+ * for the next fork. Otherwise it is kept if memory is ample, because a child may write to all pages that it shares
+ * with us. */
 static bool make_copy(const struct plan *p, bool alone)
 {
 	if (p->copied) {

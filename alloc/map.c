@@ -23,8 +23,8 @@
 #define MAP_HUGE_SHIFT 26
 #endif
 
-/* The span lies at a random place among so many more addresses, 2^19 hugepages, because the kernel's own randomness may
- * be less, by architecture, and the kernel places later mappings at a known distance from earlier ones. */
+/* The span lies at a random place among so many more addresses, 2^19 hugepages. The kernel's own randomness may be less
+ * than that, by architecture, and the kernel places later mappings at a known distance from earlier ones. */
 #define SPARE ((size_t)1 << 40)
 enum { PLACES_TRIED = 16 };
 

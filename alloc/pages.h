@@ -170,8 +170,8 @@ static inline uintptr_t hp_page_addr(size_t page)
 }
 
 /* A chunk's word. Words are permuted within their hugepage, for the first-level cache. Many buffers start a hugepage,
- * and without the permutation their words would all lie at the start of a page, so that a program which touches one
- * word in each page would throw them out of the cache. */
+ * so that otherwise their words would all lie at the start of a page. A program that touches the start of each page
+ * would then throw them out of the cache. */
 #define HP_CHUNK_SKEW 0xa8
 static inline hp_chunk *hp_chunk_at(const struct hp_span *s, size_t chunk)
 {

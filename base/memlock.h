@@ -22,9 +22,9 @@ enum hp_memlock_use {
 	HP_MEMLOCK_PIN, /* memory regions */
 };
 
-/* The limit in bytes, in whole base pages. 1: less than a page. 0: no limit. This is a first guess: other threads and
- * processes use up the limit, it may be changed, and in its own user namespace a process may have the capability and
- * still be limited, because the kernel asks for the capability in the initial namespace. The pin cache learns a lower
+/* The limit in bytes, in whole base pages. 1: less than a page. 0: no limit. This is a first guess, because other
+ * threads and processes use up the limit, and because it may be changed. Besides, the kernel asks for the capability in
+ * the initial namespace, so that a process may have it in its own and still be limited. The pin cache learns a lower
  * limit from refusals, but would never learn a higher one, so if the limit is not known, this returns too much. */
 size_t hp_memlock_max(enum hp_memlock_use use);
 

@@ -3,9 +3,12 @@
  * pin cache, watchers, hooks on mapping calls. Bare threads (thread.h) do other background work. The service thread is
  * started when there is work, and sleeps without a timer when there is none.
  *
- * Whoever has work wakes the thread by hp_service_ask(). The jobs are the heap's tick and the holds that it drops
- * (alloc/decay.c), the work of domains (reg/serve.c, asked for in reg/domains.c), the helper (reg/serve.c, asked for in
- * reg/pin.c), requests of hugepin_pin_try() (reg/request.c), and wake() of lends (lend/news.c).
+ * Whoever has work wakes the thread by hp_service_ask(). The jobs are:
+ *	the heap's tick, and the holds that it drops	alloc/decay.c
+ *	the work of domains				reg/serve.c, asked for in reg/domains.c
+ *	the helper					reg/serve.c, asked for in reg/pin.c and reg/domain.c
+ *	requests of hugepin_pin_try()			reg/answer.c, asked for in reg/request.c
+ *	wake() of lends					lend/news.c
  *
  * It is started with no lock held, with all signals blocked, and never before the library's constructor has run. free()
  * starts it only in a process with one thread, because the C library frees the thread-local storage of ended threads

@@ -2,8 +2,8 @@
  * The statistics page. HP_STAT_ADD updates members that change only under the heap's lock, HP_STAT_COUNT all others.
  * Readers take each word as it is.
  *
- * Behind the statistics, the page tells `hugepin top` the addresses and the layout of the tables of the heap and of the
- * pin cache, so that another process can read the tables, and nothing has to be counted or copied for this here.
+ * Behind the statistics, the page has the addresses and the layout of the tables of the heap and of the pin cache. So
+ * `hugepin top` reads these tables from another process, and nothing has to be counted or copied for it here.
  */
 #ifndef HP_BASE_STATS_H
 #define HP_BASE_STATS_H

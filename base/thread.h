@@ -5,10 +5,10 @@
  * malloc and shared_ptr work without locks and atomic instructions, and when the last thread that it knows ends, the
  * process ends. A program loses both for good if a library starts a thread by pthread_create().
  *
- * A bare thread has few rights. Before start returns true, the thread has all signals blocked, its own descriptor table
- * with at most one descriptor, its own working directory, all CPUs, the normal scheduling class, no capabilities,
- * no_new_privs, and a filter that allows only the system calls of its kind (no filter under valgrind). So the thread
- * keeps no right that the program gives up later.
+ * A bare thread has few rights before start returns true, so that it keeps none that the program gives up later. All
+ * signals are blocked. It has a descriptor table of its own with at most one descriptor, and its own working directory.
+ * It may run on all CPUs, in the normal scheduling class. It has no capabilities, no_new_privs, and a filter that
+ * allows only the system calls of its kind (no filter under valgrind).
  *
  * A bare thread may use system calls, atomic instructions, ranked locks (lock.h), and memory and string functions. It
  * may use nothing else of the C library, whose locks do not expect it. Our thread-local variables begin as zero on it,

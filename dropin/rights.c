@@ -6,8 +6,9 @@
  * are several, finds no thread of ours. And after a call that changes only the calling thread, such as a raw setresuid,
  * no thread of ours keeps more rights. Calls made without the C library are not seen.
  *
- * The thread that ticks may stay if user or groups change and the program can change back (alloc/confine.c), because a
- * file server changes them for each request, and ending and starting a thread takes hundreds of microseconds.
+ * The thread that ticks may stay if user or groups change and the program can change back (alloc/confine.c). This
+ * matters because a file server changes them for each request, and a thread's end and start take hundreds of
+ * microseconds.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -170,7 +170,7 @@ void hp_lender_fix_class(struct hp_lender *ln, unsigned class);
 uint64_t hp_lender_share(const struct hp_lender *ln);
 
 /* The peer's present share, which answers carry. POOL: if there is no room for another bucket of so many bytes, the
- * share of the peers with most bytes is what they have and what is free, so that they give back in their questions what
+ * peers with most bytes have a share of what they have and what is free. Then they give back in their questions what
  * they would be asked for next. */
 uint64_t hp_lender_share_now(const struct hp_lender *ln, uint32_t peer, uint64_t bytes);
 

@@ -1,7 +1,7 @@
 /*
- * Admission: how a range becomes a region. First room is made in the budget, then the memory is held or watched, then
- * the backend registers it, so that no change of the memory is missed and no memory is pinned beyond the budget. All
- * functions run under the domain's lock (state.h), which is held across the backend's calls.
+ * Admission: how a range becomes a region. First room is made in the budget, so that no memory is pinned beyond that.
+ * Then the memory is held or watched, so that no change is missed, and then the backend registers it. All functions run
+ * under the domain's lock (state.h), which is held across the backend's calls.
  */
 #include "reg/admit.h"
 

@@ -2,8 +2,8 @@
  * The service thread's work for requests of hugepin_pin_try().
  *
  * A request's memory may go away before the program is told the result. The thread that takes the memory away marks the
- * request (request.h), and this file looks at the mark last, after the pin is made, so that the program never gets a
- * pin of memory that is gone.
+ * request (request.h). This file looks at the mark after the pin is made, so that the program never gets a pin of
+ * memory that is gone.
  *
  * Locks: none is held while the program is told, but hp_domains_each_held() keeps the domain open.
  */

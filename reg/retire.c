@@ -297,8 +297,8 @@ static void note_extent(void *any, struct hp_region *r)
 	*(bool *)any |= r->kind == HP_REGION_EXTENT;
 }
 
-/* If an extent holds a part, the caller registers no new region for the whole extent, because otherwise several regions
- * in turn could each hold a part, and the budget would be charged the extent's whole length for each. */
+/* If an extent holds a part, the caller registers no new region for the whole extent. Otherwise several regions in turn
+ * could each hold a part, and the budget would be charged the extent's whole length for each. */
 bool hp_region_any_holds_part(hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
 	bool any = false;

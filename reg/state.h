@@ -9,7 +9,7 @@
  * (lookup.h) leads from the hash of a page's address to indexes, and the hit then checks the region's own members.
  *
  * Exact regions. In a domain with HUGEPIN_REACH_EXACT, a region with remote access covers just the base pages of the
- * pins that it serves, and no other pin finds it, so that a peer with its key reaches nothing else. Pins find exact
+ * pins that it serves, so that a peer with its key reaches nothing else. No other pin finds the region. Pins find exact
  * regions by the lookup table, even those of heap memory. So regions in trees and granules have no remote access in
  * such a domain.
  *

@@ -6,9 +6,9 @@
  *	push:	record; look whether a run is asked for, and ask for one if not
  *	run:	clear the request; take the records; if there are none, membarrier on every running thread, and look
  *		once more
- * Either the run sees the record, or the push sees that it has to ask (as in state.h). Only the first pin of a region
- * after the helper last saw it unpinned leaves a record of its start (`used` in state.h), because a region that is
- * pinned again before the helper's next run is not going to be given back in between.
+ * Either the run sees the record, or the push sees that it has to ask (as in state.h). Of the pins of a region only the
+ * first after the helper saw it unpinned leaves a record (`used` in state.h). The others need none, because the helper
+ * gives no region back that is pinned again before the helper's next run.
  *
  * Locks: the domain's. records_lock, a leaf lock, guards the taking end of the rings, which all helpers share because
  * each run sorts the records of all domains.

@@ -2,9 +2,9 @@
  * A queue of sub-messages for one destination. Several sub-messages go as one frame (hugepin_sg_frame(5)), by one work
  * request. state.h has the struct and the numbering of frames.
  *
- * Short pieces are copied into the frame's slot at once, and long pieces become elements. Since the length of the
- * frame's table is known only at the end, the table is written to the end of the room in front of the data, so that
- * table and first data are one element.
+ * Short pieces are copied into the frame's slot at once, and long pieces become elements. The length of the frame's
+ * table is known only at the end. So the table is written to the end of the room in front of the data, where table and
+ * first data are one element.
  *
  * Completions come in the order of frames. Callbacks run in the order of adds.
  *

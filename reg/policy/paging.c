@@ -15,8 +15,8 @@ static const double pays_back = 16;
 /* A pinned buffer is cold once it was not used for more than this many of its gaps, because gaps differ. */
 enum { COLD = 2 };
 
-/* A registration is given back only in gaps longer than `gives_back` times the cost of doing so (schedule.c has the
- * same), and only if transfers then wait for at most the part `waits` of the gap. */
+/* A registration is given back only in gaps longer than `gives_back` times the cost of doing so, as in schedule.c.
+ * Besides, transfers must then wait for at most the part `waits` of the gap. */
 static const double gives_back = 2, waits = 0.005;
 
 static const double ns_per_s = 1e9;

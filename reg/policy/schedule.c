@@ -20,9 +20,9 @@
 #define NEVER UINT64_MAX
 
 /*
- * Constants, none of which is fitted to one trace. At these values the mean results hardly change with the constant,
- * over recorded traces of MPI programs, over pieces of 30 to 1500 uses with jitter and other times between uses, and
- * over invented shapes of programs.
+ * Constants, none of which is fitted to one trace. At these values the mean results hardly change with the constant.
+ * The means are over recorded traces of MPI programs, over pieces of these (30 to 1500 uses, with jitter and other
+ * times between uses), and over invented shapes of programs.
  */
 #define MISSES_ALLOWED 0.005f /* misses allowed: this part of all re-uses, but at least one for each region */
 /* factor in the price of a miss: average bytes x ns idle before a use, times uses so far, divided by the misses left */
