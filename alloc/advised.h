@@ -1,6 +1,6 @@
 /*
- * The calls by which libhugepin-malloc.so, which interposes madvise and mprotect, reports advice to the heap, which
- * keeps a record of it (madvise.h).
+ * libhugepin-malloc.so interposes madvise and mprotect, and reports advice to the heap by these calls. The heap keeps a
+ * record of the advice (madvise.h).
  */
 #ifndef HP_ALLOC_ADVISED_H
 #define HP_ALLOC_ADVISED_H

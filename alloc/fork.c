@@ -2,11 +2,11 @@
  * Fork. plan() decides whether a fork copies, leaves all to the kernel's copy-on-write, or is refused; fate() decides
  * about each page.
  *
- * After a fork, a write to a private hugetlb page needs a free page in the pool, and the kernel kills the child
- * if the pool is empty. Counting the free pages before the fork proves nothing, because a child can get no reservation.
- * So the parent copies the live buffers of hugetlb pages to anonymous memory before the fork, and keeps the originals
- * out of the child (MADV_DONTFORK). The child moves the copy into the hole before anything else runs there, and the
- * parent drops its copy. From then on the child's heap is THP, and the child's own forks are left to the kernel.
+ * After a fork, a write to a private hugetlb page needs a free page in the pool, and the kernel kills the child if the
+ * pool is empty. Counting the free pages before the fork proves nothing, because a child can get no reservation. So the
+ * parent copies the live buffers of hugetlb pages to anonymous memory before the fork, and keeps the originals out of
+ * the child (MADV_DONTFORK). The child moves the copy into the hole before anything else runs there, and the parent
+ * drops its copy. From then on the child's heap is THP, and the child's own forks are left to the kernel.
  *
  * Held pages of any kind (hold.h) are copied in the same way, because a device has pinned them, so that the kernel
  * would copy each page whole inside fork. Pages whose holders want no copy are only kept out of the child.

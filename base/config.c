@@ -121,7 +121,6 @@ int hp_option_parse(const struct hp_option *o, const char *text, int64_t *ret_va
 	return 0;
 }
 
-/* An option that takes numbers may have words, too; -1 is the first of these. */
 void hp_line_option(struct hp_line *l, const struct hp_option *o, int64_t value)
 {
 	static const char *const sizes[] = { "", "K", "M", "G", "T" };

@@ -1,6 +1,6 @@
 /*
  * The kernel's events of memory that is unmapped, moved or discarded, from a userfaultfd in write-protect mode. No page
- * is protected, so no page fault ever reaches it, and it needs no privilege. A thread, the watcher, reads the events.
+ * is protected, so the userfaultfd gets no page fault, and needs no privilege. A thread, the watcher, reads the events.
  * Raw system calls cause events, too, but truncating a file or punching holes into it does not, so only private memory
  * that no file backs is watched.
  *

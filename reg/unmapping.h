@@ -1,6 +1,6 @@
 /*
- * The functions by which libhugepin-malloc.so, which interposes the calls that unmap or discard, tells the pin cache of
- * them. reg/gone.c has the functions.
+ * libhugepin-malloc.so interposes the calls that unmap or discard, and tells the pin cache of them by these functions
+ * (reg/gone.c).
  */
 #ifndef HP_REG_UNMAPPING_H
 #define HP_REG_UNMAPPING_H
