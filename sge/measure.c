@@ -246,8 +246,9 @@ static bool measure_round(struct measure *m)
 	return ok;
 }
 
-/* The length from which on gathering is to be chosen in a row, that with the least sum of relative times. It lies
- * between two lengths of the grid. A plan treats a single piece as one that lies apart. */
+/* The length from which on pieces are gathered: the one with the least sum of times, each relative to the better way of
+ * its cell. The length lies between two lengths of the grid. Only where pieces lie apart does a single piece count,
+ * because a plan treats it as one that lies apart. `otherwise` is returned if nothing was measured. */
 static uint32_t copy_below(float ns[COUNTS][SIZES][WAYS], bool apart, uint32_t otherwise)
 {
 	float least = 0;
