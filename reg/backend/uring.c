@@ -38,7 +38,9 @@ enum { SLOTS_MAX = 16384, ATTACHED_MAX = 16 };
 
 struct ring {
 	struct io_uring *ring;
-	struct hp_kept kept; /* a duplicate of the ring's descriptor, because the program may close its own */
+	/* A duplicate of the ring's descriptor, because the program may close its own. A child of fork has it, too, so
+	 * the ring and what it pins outlive the parent's until the child closes the domain, calls exec or ends. */
+	struct hp_kept kept;
 	/* Not 0: the program had closed the descriptor before. Then only this thread reaches the ring, by the index of
 	 * its registration (io_uring_register_ring_fd(3)), so the ring has an owner. With other threads the same index
 	 * may mean a ring of theirs. */
