@@ -46,6 +46,7 @@ static size_t next_page(size_t chunk)
 	return (chunk | (HP_PAGE_CHUNKS - 1)) + 1;
 }
 
+/* Make the record of chunks [from, end) accessible, in steps of 1 GiB of the span. False: no memory. */
 static bool open_record(size_t from, size_t end)
 {
 	size_t gibs = (hp_span.small_end >> (30 - HP_PAGE_SHIFT)) + 1, step = sizeof *record << GIB_CHUNKS_SHIFT;
@@ -531,6 +532,8 @@ void hugepin_stack_(void *addr, size_t size)
 
 #define LEARNT (HP_ADVICE_DONTFORK | HP_ADVICE_WIPEONFORK | HP_ADVICE_DONTDUMP | HP_ADVICE_PROT)
 
+/* Note of live buffers in the mapping what the kernel says. Memory that a fork has kept from this child keeps its note,
+ * because the heap itself has made that mapping inaccessible. */
 static void learn_mapping(void *unused, const struct hp_smaps *m)
 {
 	uintptr_t start = HP_MAX(m->start, hp_span.base);
@@ -719,6 +722,8 @@ static bool in_child(size_t from, size_t end, bool copied)
 	return true;
 }
 
+/* Advise the child's pages [first_page, end_page), as hp_madvise_child() says. Pages that the child does not get lose
+ * their notes. Neighbours of one kind go by one call of in_child(). */
 static bool child_part(size_t first_page, size_t end_page)
 {
 	for (size_t p = first_page; p < end_page; p++) {

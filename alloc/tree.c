@@ -179,6 +179,8 @@ static size_t first_of(const struct hp_tree *t, size_t chunk)
 	return chunk;
 }
 
+/* Mark a run of chunks as free or as taken, in the counts and maps of its pages. A page that is all free or all taken
+ * has no map until then, so the map is filled in first. */
 static void mark(struct hp_tree *t, size_t chunk, size_t count, bool free)
 {
 	while (count) {

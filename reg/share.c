@@ -287,6 +287,7 @@ static int read_cpus(uint64_t *cpus)
 	return 0;
 }
 
+/* Read the slots of the other processes, write our own, and decide. 0 or -errno, as hp_share_post(). */
 static int exchange_slots(uint64_t bytes, enum hp_share_policy policy, struct hp_share_verdict *ret)
 {
 	struct slot mine = { .entry = { .bytes = bytes } };

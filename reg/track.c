@@ -118,6 +118,7 @@ static struct hp_tracked *find_released(struct hp_helper *h, const struct hp_reg
 	return RB_FIND(hp_tracked_tree, &h->by_start, &key);
 }
 
+/* NULL: there is no place, or no memory for one. */
 static struct hp_tracked *tracked_new(struct hp_helper *h, uintptr_t start, uintptr_t end)
 {
 	struct hp_tracked *p;

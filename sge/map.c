@@ -55,6 +55,8 @@ static HP_COLD void keep_of_many(struct keys *k, struct hugepin_pin *pin)
 	k->find(k->arg, NULL, 0, 0, &again);
 }
 
+/* Find a pin that covers addr: one that this call has already, or a new one, which is kept until the end of the call. 0
+ * or an error of the key function. */
 static int find_piece_key(struct keys *k, uint64_t addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
 	const struct hugepin_pin *known = hp_pins_find(k->pins, HP_MIN(k->out, k->max), k->sorted, addr);

@@ -364,6 +364,7 @@ static bool possible(struct hp_plan_step step, const struct region *g)
 	return g && !g->uses && !g->refused && g->registered == (step.what == HP_PLAN_DEREGISTER);
 }
 
+/* Learn the period of a use's context: the shortest time between the starts of two uses. */
 static void cf11_learn(struct hp_cf11 *c, const struct use *u)
 {
 	uint32_t *link = context_link(c, u->signature, u->region), index = *link;

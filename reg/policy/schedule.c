@@ -189,6 +189,7 @@ static bool used_once(const struct hp_schedule *s, const struct hp_planned *x)
 
 /* ------------------------------------------------------------------ decisions */
 
+/* Leave an idle region as it is. It waits in the tree of its state. */
 static void rest(struct hp_schedule *s, struct hp_planned *x)
 {
 	if (!x->registered)
@@ -199,6 +200,8 @@ static void rest(struct hp_schedule *s, struct hp_planned *x)
 		hp_timeline_put(&s->timeline, x, HP_TREE_IDLE, x->idle_ns);
 }
 
+/* Decide about an idle region of which the next use is guessed, where bytes are saved. Being away until a fraction
+ * (margin) of the guessed time costs work and the risk of a miss; staying costs bytes times the guessed time. */
 static void decide_save(struct hp_schedule *s, struct hp_planned *x, const struct hp_predict_guess *guess)
 {
 	float low = (float)guess->low_ns, bytes = (float)x->bytes, margin = 1;
@@ -323,6 +326,8 @@ static void count_first_use(struct hp_schedule *s, struct hp_planned *x, uint64_
 	site->first++;
 }
 
+/* Count a use of a region that was used before. A miss that the plan caused makes later misses dearer, and a hit makes
+ * them cheaper by little. */
 static void count_use(struct hp_schedule *s, struct hp_planned *x, bool hit)
 {
 	s->uses++;
