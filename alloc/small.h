@@ -87,6 +87,10 @@ _Bool hugepin_own_process_(void);
 /* Whether fork() must fail with ENOMEM, for libhugepin-malloc.so's fork(). */
 _Bool hugepin_fork_refused_(void);
 
+/* Called before a system call of the program's that makes a child past fork's handlers, so that the kernel copies on
+ * write. Counts such a fork. Any thread may call this, also in a signal handler. */
+void hugepin_fork_bypassed_(void);
+
 /* Report a misuse: "hugepin: FUNCTION(PTR): REASON", then abort, unless HUGEPIN_ABORT=0. */
 void hugepin_misuse_(const char *function, const void *ptr, const char *reason);
 #pragma GCC visibility pop

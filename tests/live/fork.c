@@ -4,6 +4,11 @@
  * The kernel's copy-on-write of private hugetlb pages does not guarantee this: if the pool is empty, it kills the
  * child.
  */
+#include <dlfcn.h>
+#include <hugepin_stats.h>
+#include <limits.h>
+#include <sys/syscall.h>
+
 #include "cgroup.h"
 
 /* A heap of many sizes, each buffer with a pattern of its own. */
@@ -512,8 +517,88 @@ static int cow_main(void)
 	return child_wait(pid);
 }
 
+/* ------------------------------------------------------------------ past the handlers of fork */
+
+static uint64_t forks_cow(void)
+{
+	int (*stats)(struct hugepin_stats *, size_t);
+	struct hugepin_stats s;
+
+	*(void **)&stats = dlsym(RTLD_DEFAULT, "hugepin_stats");
+	return EXPECT(stats && stats(&s, sizeof s) > 0) ? s.forks_cow : 0;
+}
+
+static int return_0(void *unused)
+{
+	(void)unused;
+	return 0;
+}
+
+static int raw_main(void)
+{
+	static _Alignas(16) char stack[4096];
+	uint64_t args[8] = { [4] = SIGCHLD }; /* struct clone_args */
+	char *p = memset(hide(malloc(8 * MIB)), 1, 8 * MIB);
+
+	for (int i = 0; i < 2; i++) {
+		const long pid = i ? syscall(SYS_clone3, args, sizeof args) : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+
+		if (pid == 0)
+			_exit(p[0] != 1);
+		EXPECT_EQ(child_wait((pid_t)pid), 0);
+	}
+	EXPECT_EQ(forks_cow(), 2);
+	EXPECT_EQ(syscall(SYS_clone3, NULL, 0), -1);
+	EXPECT_EQ(child_wait(clone(return_0, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, NULL)), 0);
+	EXPECT_EQ(forks_cow(), 2);
+	free(p);
+	return t_failures != 0;
+}
+
+/* Such a child may die once the pool is empty, so the statistics say that there was one. */
+TEST(a_child_made_by_a_system_call_is_counted_and_one_that_shares_memory_is_not)
+{
+	NEEDS_POOL(10);
+	EXPECT_EQ(run_again(environ, "--raw", NULL, NULL), 0);
+}
+
+/* The least page faults of a child that ends at once. */
+static long faults_of(pid_t (*make)(void))
+{
+	long least = LONG_MAX;
+
+	for (int i = 0; i < 5; i++) {
+		struct rusage used;
+		const pid_t pid = make();
+
+		if (pid == 0)
+			_exit(0);
+		if (EXPECT_EQ(wait4(pid, NULL, 0, &used), pid) && used.ru_minflt < least)
+			least = used.ru_minflt;
+	}
+	return least;
+}
+
+/* Scripts of a shell make thousands of such children. */
+TEST(fork_costs_a_small_process_at_most_24_page_faults_more_than_without_handlers)
+{
+	EXPECT_EQ(run_again(environ, "--small", NULL, NULL), 0);
+}
+
+static int small_main(void)
+{
+	const long bare = faults_of(_Fork), handled = faults_of(fork);
+
+	t_print("# %ld, %ld without handlers\n", handled, bare);
+	return handled > bare + 24;
+}
+
 int main(int argc, char **argv)
 {
+	if (argc == 2 && !strcmp(argv[1], "--raw"))
+		return raw_main();
+	if (argc == 2 && !strcmp(argv[1], "--small"))
+		return small_main();
 	if (argc == 3 && !strcmp(argv[1], "--drain"))
 		return pool_drain_main(strtol(argv[2], NULL, 10));
 	if (argc == 3 && !strncmp(argv[1], "--small-cgroup", 14))
