@@ -283,7 +283,7 @@ $(EXAMPLES): $(BUILD)/%: %.c $(BUILD)/libhugepin.so $(BUILD)/libhugepin-verbs.so
 	$(Q)$(if $(filter examples/mpi_%,$<),OMPI_CC='$(CC)' MPICH_CC='$(CC)' $(MPICC),$(CC)) $(FLAGS) $(EXTRA_INCLUDE) -MMD -MP $(LDFLAGS) -o $@ $< $(LINK_DIRS) $(LINK_LINE)
 define test_library
 	$(call say,TEST,$<)
-	$(Q)$(CC) $(FLAGS) -fno-builtin -shared $(LDFLAGS) -o $@ $<
+	$(Q)$(CC) $(FLAGS) -fno-builtin -shared -Wl,-rpath,'$$ORIGIN' $(LDFLAGS) -o $@ $<
 endef
 $(BUILD)/tests/live/%.so: tests/live/lib/%.c $(BUILD)/flags
 	$(test_library)

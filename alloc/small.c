@@ -17,6 +17,7 @@
 #include "alloc/below.h"
 #include "base/config.h"
 #include "base/smalls.h"
+#include "base/stats.h"
 
 /* ------------------------------------------------------------------ the process's own malloc */
 
@@ -49,6 +50,15 @@ int hugepin_small_which_(void)
 {
 	hp_config_load();
 	return (int)hp_config.small;
+}
+
+bool hugepin_keeps_deepbind_(void)
+{
+	hp_config_load();
+	if (hp_config.deepbind == HP_DEEPBIND_KEEP)
+		return true;
+	HP_STAT_COUNT(deepbinds_ignored, 1);
+	return false;
 }
 
 void hugepin_small_missing_(void)

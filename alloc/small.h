@@ -84,6 +84,9 @@ void hugepin_confined_(_Bool all_threads, _Bool is);
  * memory. */
 _Bool hugepin_own_process_(void);
 
+/* Whether dlopen() leaves RTLD_DEEPBIND to a call that has it. If not, counts the call. */
+_Bool hugepin_keeps_deepbind_(void);
+
 /* Whether fork() must fail with ENOMEM, for libhugepin-malloc.so's fork(). */
 _Bool hugepin_fork_refused_(void);
 

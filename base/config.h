@@ -21,6 +21,7 @@ enum { HP_NUMA_LOCAL = -1, HP_NUMA_INTERLEAVE = -2 }; /* or the number of a node
 enum { HP_POPULATE_AUTO, HP_POPULATE_ALL };
 enum { HP_FORK_COPY, HP_FORK_COW };
 enum { HP_SMALL_JEMALLOC, HP_SMALL_NEXT, HP_SMALL_MIMALLOC, HP_SMALL_TCMALLOC };
+enum { HP_DEEPBIND_IGNORE, HP_DEEPBIND_KEEP };
 enum { HP_IMAGE_OFF, HP_IMAGE_WANT_BSS, HP_IMAGE_WANT_DATA, HP_IMAGE_WANT_ALL };
 enum { HP_HELPER_OFF, HP_HELPER_CONSERVATIVE, HP_HELPER_AGGRESSIVE };
 enum { HP_PREDICT_AUTO, HP_PREDICT_SAVE, HP_PREDICT_BUDGET };
@@ -45,6 +46,8 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	X(SMALL_PINNED, small_pinned, FLAG, 0, 0, 1, NULL, \
 	  "1: the built-in jemalloc takes its memory from the heap, so that small buffers need no registration of " \
 	  "their own") \
+	X(DEEPBIND, deepbind, WORD, HP_DEEPBIND_IGNORE, 0, 0, "ignore|keep", \
+	  "RTLD_DEEPBIND, with which a program opens modules: keep gives these modules the C library's malloc") \
 	X(IMAGE, image, WORD, HP_IMAGE_OFF, 0, 0, "off|bss|data|all", \
 	  "the parts of the program's image that libhugepin-malloc.so puts in THP at the start: bss; bss and data; or " \
 	  "text, too") \

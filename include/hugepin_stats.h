@@ -57,7 +57,8 @@ extern "C" {
 	X(image_bytes, B, "HUGEPIN_IMAGE: the program's own bss, data and text that was advised or put in hugepages") \
 	X(image_left_bytes, B, "HUGEPIN_IMAGE: of what was asked for, memory that was left alone") \
 	X(watched_ranges, n, "ranges outside the heap that the kernel watches for the pin cache") \
-	X(fork_longest_us, n, "microseconds that copying memory for a child took at most")
+	X(fork_longest_us, n, "microseconds that copying memory for a child took at most") \
+	X(deepbinds_ignored, c, "modules that were opened as if without RTLD_DEEPBIND (HUGEPIN_DEEPBIND)")
 
 struct hugepin_stats {
 	uint64_t version; /* HUGEPIN_VERSION of the library that filled it */

@@ -269,6 +269,45 @@ TEST(a_plain_program_may_open_and_close_the_library)
 	EXPECT_EQ(run_again(short_decay, "--dlopen", NULL, NULL), 0);
 }
 
+/* What the module allocates is the heap's (1) or not (0). -1: no module. */
+static int module_is_ours(void)
+{
+	void *lib = dlopen(dir("module.so"), RTLD_NOW | RTLD_DEEPBIND);
+	void *(*get)(size_t) = lib ? (void *(*)(size_t))dlsym(lib, "module_malloc") : NULL;
+	void (*give)(void *) = lib ? (void (*)(void *))dlsym(lib, "module_free") : NULL;
+	int (*extent)(const void *, struct hugepin_extent *, size_t) =
+		(int (*)(const void *, struct hugepin_extent *, size_t))dlsym(RTLD_DEFAULT, "hugepin_extent");
+	struct hugepin_extent x;
+	void *p = get && give && extent ? get(300000) : NULL;
+	const int ours = p ? extent(p, &x, sizeof x) > 0 : -1;
+
+	if (ours == 1) {
+		free(hide(p));
+		give(hide(malloc(300000)));
+	} else if (p) {
+		give(p);
+	}
+	return ours;
+}
+
+TEST(a_module_that_asks_for_the_c_librarys_malloc_has_the_programs_unless_that_is_kept)
+{
+	EXPECT_EQ(module_is_ours(), 1);
+	setenv("HUGEPIN_DEEPBIND", "keep", 1);
+	EXPECT_EQ(run_again(environ, "--module", NULL, NULL), 0);
+	unsetenv("HUGEPIN_DEEPBIND");
+}
+
+/* The loader looks where the caller of dlopen() says. */
+TEST(a_module_opens_others_from_its_own_directories)
+{
+	void *lib = dlopen(dir("module.so"), RTLD_NOW | RTLD_DEEPBIND);
+	int (*opens)(const char *, int) = lib ? (int (*)(const char *, int))dlsym(lib, "module_opens") : NULL;
+
+	EXPECT(!dlopen("bigtls.so", RTLD_NOW));
+	EXPECT(opens && opens("bigtls.so", RTLD_NOW) && opens("bigtls.so", RTLD_NOW | RTLD_DEEPBIND));
+}
+
 /* ------------------------------------------------------------------ threads that end */
 
 static pthread_key_t key;
@@ -550,6 +589,8 @@ int main(int argc, char **argv)
 		return stood_in_main();
 	if (argc == 2 && !strcmp(argv[1], "--dlopen"))
 		return dlopen_main();
+	if (argc == 2 && !strcmp(argv[1], "--module"))
+		return module_is_ours();
 	if (argc == 2 && !strcmp(argv[1], "--no-threads"))
 		return no_threads_main();
 	if (argc == 2 && !strcmp(argv[1], "--many-threads"))
