@@ -6,10 +6,9 @@
  */
 #include "live.h"
 
+#include "filter.h"
+
 #include <hugepin.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 
 enum { SIZE = 4 << 20, UNKNOWN = 77 };
 
@@ -97,19 +96,12 @@ TEST_BY(alone, what_was_protected_at_a_fork_is_writable_where_it_moves_later)
  * mprotect on it, too. So the filter refuses mprotect(PROT_READ). */
 TEST_BY(alone, a_fork_makes_nothing_readable_for_its_copy)
 {
-	struct sock_filter f[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 10 /* mprotect */, 0, 3),
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, PROT_READ, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = { sizeof f / sizeof *f, f };
+	struct filter f = { .len = 0 };
 	char *p = held_buffer();
 
 	EXPECT_EQ(mprotect(p, SIZE, PROT_NONE), 0);
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+	filter_argument(&f, SYS_mprotect, 2, BPF_JEQ, PROT_READ, FILTER_REFUSES(EPERM));
+	if (!filter_install(&f, SECCOMP_RET_ALLOW))
 		_exit(UNKNOWN);
 	expect_child(read_it, p);
 }

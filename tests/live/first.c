@@ -4,11 +4,9 @@
  */
 #include "live.h"
 
+#include "filter.h"
+
 #include <dlfcn.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 
 /* Whether this process has a mapping as long as the spans of addresses that the heap and jemalloc reserve. */
 static bool has_span(void)
@@ -37,24 +35,19 @@ static int makes_a_request_late(void)
 /* From here on the kernel kills the process that opens or reads a file, or asks for random numbers. */
 static bool forbid_files(bool by_syscall)
 {
-	static const unsigned calls[] = { SYS_openat, SYS_readlinkat, SYS_read, SYS_faccessat, SYS_getrandom,
+	static const uint16_t calls[] = { SYS_openat, SYS_readlinkat, SYS_read, SYS_faccessat, SYS_getrandom,
 #ifdef SYS_open
 					  SYS_open, SYS_readlink, SYS_access,
 #endif
 	};
-	enum { CALLS = sizeof calls / sizeof calls[0] };
-	struct sock_filter code[2 * CALLS + 2] = { BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)) };
-	struct sock_fprog filter = { 2 * CALLS + 2, code };
+	struct filter f = { .len = 0 };
+	struct sock_fprog filter;
 
-	for (int i = 0; i < CALLS; i++) {
-		code[2 * i + 1] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, calls[i], 0, 1);
-		code[2 * i + 2] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
-	}
-	code[2 * CALLS + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-		return false;
-	return by_syscall ? !syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter)
-			  : !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter, 0, 0);
+	filter_calls(&f, calls, FILTER_COUNT(calls), SECCOMP_RET_KILL_PROCESS);
+	if (!by_syscall)
+		return filter_install(&f, SECCOMP_RET_ALLOW);
+	filter = filter_end(&f, SECCOMP_RET_ALLOW);
+	return !prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) && !syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter);
 }
 
 static int makes_a_request_confined(bool by_syscall)

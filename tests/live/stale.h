@@ -229,16 +229,11 @@ static inline bool watched(void)
 /* Forbid userfaultfd(2) by a filter, as containers do. */
 static inline void forbid_userfaultfd(void)
 {
-	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = { sizeof code / sizeof *code, code };
+	static const uint16_t call[] = { SYS_userfaultfd };
+	struct filter f = { .len = 0 };
 
-	EXPECT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-	EXPECT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0), 0);
+	filter_calls(&f, call, 1, FILTER_REFUSES(EPERM));
+	EXPECT(filter_install(&f, SECCOMP_RET_ALLOW));
 	EXPECT(!watched());
 }
 

@@ -4,19 +4,13 @@
  * each process has one heap. */
 #include "live.h"
 
+#include "filter.h"
+
 #include <dirent.h>
 #include <grp.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
 #include <sys/single_threaded.h>
-#include <sys/syscall.h>
 #include <sys/time.h>
-
-#ifndef SECCOMP_RET_KILL_PROCESS
-#define SECCOMP_RET_KILL_PROCESS 0x80000000u
-#endif
 
 enum { DECAY_MS = 500 };
 
@@ -165,10 +159,9 @@ static bool give_rights_up(void)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct none[2] = { { 0 } };
-	struct sock_filter all[] = { BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };
-	struct sock_fprog program = { 1, all };
-	return syscall(SYS_capset, &head, none) == 0 && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-	       prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+	struct filter all = { .len = 0 };
+
+	return syscall(SYS_capset, &head, none) == 0 && filter_install(&all, SECCOMP_RET_ALLOW);
 }
 
 TEST_BY(both, rights_that_are_given_up_are_left_to_no_thread)
@@ -196,22 +189,6 @@ TEST_BY(both, no_thread_keeps_the_user_that_the_program_was)
 	EXPECT(num_threads() >= 1);
 	tasks("Uid", "65534\t65534\t65534\t65534", &others);
 	tasks("Gid", "65534\t65534\t65534\t65534", &others);
-}
-
-/* The number of the thread that ticks; 0: there is none. */
-static int ticker(void)
-{
-	char path[300], name[32];
-	int tid = 0;
-	DIR *d = opendir("/proc/self/task");
-	for (struct dirent *e; d && (e = readdir(d));) {
-		snprintf(path, sizeof path, "/proc/self/task/%s/comm", e->d_name);
-		if (e->d_name[0] != '.' && file_read(path, name, sizeof name) > 0 && !strcmp(name, "hugepin decay\n"))
-			tid = atoi(e->d_name);
-	}
-	if (d)
-		closedir(d);
-	return tid;
 }
 
 static void changes_for_a_while(void)
@@ -244,19 +221,13 @@ TEST(the_thread_that_ticks_stays_while_the_program_can_become_its_user_again)
 /* From now on all threads may make only the system calls that the C library's malloc needs. Others kill the process. */
 static bool confine(void)
 {
-	static const int calls[] = { SYS_mmap,	 SYS_munmap, SYS_mremap,     SYS_madvise,	  SYS_mprotect, SYS_brk,
-				     SYS_futex,	 SYS_write,  SYS_exit_group, SYS_clock_nanosleep, SYS_exit };
-	enum { COUNT = sizeof calls / sizeof *calls };
-	struct sock_filter f[2 * COUNT + 2];
-	struct sock_fprog program = { .filter = f };
-	int n = 0;
-	f[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
-	for (int i = 0; i < COUNT; i++) {
-		f[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)calls[i], 0, 1);
-		f[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-	}
-	f[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
-	program.len = (unsigned short)n;
+	static const uint16_t calls[] = { SYS_mmap,  SYS_munmap, SYS_mremap,	 SYS_madvise,	      SYS_mprotect, SYS_brk,
+					  SYS_futex, SYS_write,	 SYS_exit_group, SYS_clock_nanosleep, SYS_exit };
+	struct filter f = { .len = 0 };
+	struct sock_fprog program;
+
+	filter_calls(&f, calls, FILTER_COUNT(calls), SECCOMP_RET_ALLOW);
+	program = filter_end(&f, SECCOMP_RET_KILL_PROCESS);
 	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
 	       syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0;
 }

@@ -6,12 +6,10 @@
 
 #include "live.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
+#include "filter.h"
+
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 
 /* Whether the kernel tells of memory that goes away: foreign memory is then cached, and the heap's without a promise.
  * AArch64's does not before Linux 6.10. */
@@ -38,18 +36,10 @@ static inline bool kernel_watches(void)
 /* A kernel that has userfaultfd(2), and not the features that tell of unmapping: AArch64's before Linux 6.10. */
 static inline void refuse_features(void)
 {
-	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 3),
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)UFFDIO_API, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog program = { sizeof code / sizeof *code, code };
+	struct filter f = { .len = 0 };
 
-	EXPECT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-	EXPECT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0), 0);
+	filter_argument(&f, SYS_ioctl, 1, BPF_JEQ, (uint32_t)UFFDIO_API, FILTER_REFUSES(EINVAL));
+	EXPECT(filter_install(&f, SECCOMP_RET_ALLOW));
 }
 
 #endif
