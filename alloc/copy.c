@@ -540,12 +540,11 @@ static bool put_contents(size_t p)
 }
 
 /* Whether the next page of the copy has moved. Since Linux 6.17 mremap moves several mappings, and may have moved some
- * of them when it fails. */
+ * of them when it fails. MS_ASYNC only looks for mappings. mincore would tell as well, but systemd's @system-service
+ * lacks it. */
 static bool has_moved(void)
 {
-	unsigned char there[HP_PAGE / 4096];
-
-	return hp_sys(SYS_mincore, copy.at, HP_PAGE, there) == -ENOMEM;
+	return hp_sys(SYS_msync, copy.at, HP_PAGE, MS_ASYNC) == -ENOMEM;
 }
 
 size_t hp_copy_put(size_t first, size_t end)

@@ -257,12 +257,14 @@ __asm__(".pushsection .text\n"
 	".size hp_thread_clone, . - hp_thread_clone\n"
 	".popsection\n");
 
+/* Call capset(2) only if there is something to drop, because a filter without systemd's @privileged kills for it. */
 static bool drop_capabilities(void)
 {
 	struct __user_cap_header_struct head = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct none[2] = { { 0 } };
+	struct __user_cap_data_struct none[2] = { { 0 } }, has[2] = { { 0 } };
 
-	return hp_sys(SYS_capset, &head, none) == 0;
+	return (hp_sys(SYS_capget, &head, has) == 0 && !memcmp(has, none, sizeof none)) ||
+	       hp_sys(SYS_capset, &head, none) == 0;
 }
 
 static bool own_files(int keep_fd)
@@ -275,7 +277,8 @@ static bool own_files(int keep_fd)
 
 /* Give the new thread its own name, scheduling, processors and directory, because the starting thread may be bound to
  * one processor which it keeps busy, or have real-time priority. Refusals are harmless: they cost time, or keep a
- * directory in use. */
+ * directory in use. But a filter without systemd's @resources kills for three of these calls, so behind a filter they are
+ * made only for a real-time thread, which must have made them itself, and could starve ours. */
 static void own_place(const char *name)
 {
 	char cpus[1024];
@@ -283,9 +286,11 @@ static void own_place(const char *name)
 
 	memset(cpus, 0xff, sizeof cpus);
 	hp_sys(SYS_prctl, PR_SET_NAME, name);
-	hp_sys(SYS_sched_setscheduler, 0, SCHED_OTHER, &normal);
-	hp_sys(SYS_setpriority, PRIO_PROCESS);
-	hp_sys(SYS_sched_setaffinity, 0, sizeof cpus, (long)cpus);
+	if (!hp_is_filtered() || hp_sys(SYS_sched_getscheduler, 0) != SCHED_OTHER) {
+		hp_sys(SYS_sched_setscheduler, 0, SCHED_OTHER, &normal);
+		hp_sys(SYS_setpriority, PRIO_PROCESS);
+		hp_sys(SYS_sched_setaffinity, 0, sizeof cpus, (long)cpus);
+	}
 	if (hp_sys(SYS_unshare, CLONE_FS) == 0)
 		hp_sys(SYS_chdir, "/");
 }
@@ -323,12 +328,13 @@ static unsigned begin_filter(struct sock_filter *f)
 	return n;
 }
 
+/* By prctl(2), because systemd's @system-service has no seccomp(2). */
 static bool set_filter(struct sock_filter *f, unsigned n)
 {
 	struct sock_fprog program = { .len = (unsigned short)n, .filter = f };
 
 	return hp_sys(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1) == 0 &&
-	       hp_sys(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0;
+	       hp_sys(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
 /* Install a filter that allows only the calls of the kind, and never executable memory. Other calls fail with EPERM. */

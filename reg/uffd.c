@@ -373,8 +373,9 @@ static bool start_watcher(int fd)
 	if (watch_range(fd, (uintptr_t)p, (uintptr_t)p + len) &&
 	    hp_thread_start(&watch.thread, &kind, (void *)(intptr_t)fd, fd)) {
 		/* Threads that unmap wait for the watcher, so give it a higher priority. Without privilege the kernel
-		 * refuses. */
-		hp_sys(SYS_setpriority, PRIO_PROCESS, hp_thread_tid(&watch.thread), -10);
+		 * refuses, and a filter may kill for this call. */
+		if (!hp_is_filtered())
+			hp_sys(SYS_setpriority, PRIO_PROCESS, hp_thread_tid(&watch.thread), -10);
 		ok = counts(fd, p);
 		atomic_store_explicit(&watch.ending, !ok, memory_order_release); /* pairs with read_round() */
 		hp_sys(SYS_munmap, p, len); /* the watcher gets this event, and ends after it if `ending` is set */
