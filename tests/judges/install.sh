@@ -1,9 +1,9 @@
 #!/bin/bash
 # Installs what the judges need on Debian 12 and is not there yet. As root, or with sudo.
 #   install.sh                              everything
-#   install.sh base-light|base|mpi|bench|abinit    only that group; base-light: numpy, redis, sqlite, gxx
+#   install.sh base-light|base|mpi|bench|abinit    only that group; base-light: numpy, redis, sqlite, gxx, browsers
 set -eu
-light="python3-numpy redis-server redis-tools sqlite3 g++"
+light="python3-numpy redis-server redis-tools sqlite3 g++ chromium firefox-esr"
 base="$light octave r-base-core abinit abinit-data"
 mpi="openmpi-bin libopenmpi-dev gcc libc6-dev lammps quantum-espresso quantum-espresso-data hpcc"
 bench="python3-numpy python3-scipy r-base-core zstd libjemalloc2 libmimalloc2.0"
