@@ -277,8 +277,8 @@ static bool own_files(int keep_fd)
 
 /* Give the new thread its own name, scheduling, processors and directory, because the starting thread may be bound to
  * one processor which it keeps busy, or have real-time priority. Refusals are harmless: they cost time, or keep a
- * directory in use. But a filter without systemd's @resources kills for three of these calls, so behind a filter they are
- * made only for a real-time thread, which must have made them itself, and could starve ours. */
+ * directory in use. But a filter without systemd's @resources kills for three of these calls. So behind a filter they are
+ * made only if the starting thread has another policy: it has made such a call itself, and could starve ours. */
 static void own_place(const char *name)
 {
 	char cpus[1024];
