@@ -1,9 +1,11 @@
 #!/bin/bash
 # Installs what the judges need on Debian 12 and is not there yet. As root, or with sudo.
 #   install.sh                              everything
-#   install.sh base-light|base|mpi|bench|abinit    only that group; base-light: numpy, redis, sqlite, gxx, browsers
+#   install.sh base-light|base|mpi|bench|abinit    only that group; base-light: numpy, redis, sqlite, gxx, browsers, strangers
 set -eu
 light="python3-numpy redis-server redis-tools sqlite3 g++ chromium firefox-esr"
+light="$light python3 faketime libuid-wrapper libsocket-wrapper fakeroot fakechroot heaptrack ltrace"
+light="$light php-cli php-xml php-mbstring php-zip php-intl php-curl php-gd php-mysql"
 base="$light octave r-base-core abinit abinit-data"
 mpi="openmpi-bin libopenmpi-dev gcc libc6-dev lammps quantum-espresso quantum-espresso-data hpcc"
 bench="python3-numpy python3-scipy r-base-core zstd libjemalloc2 libmimalloc2.0"
