@@ -50,10 +50,15 @@ static HP_SEALED(struct {
 	int (*pthread_attr_setstackaddr)(pthread_attr_t *, void *);
 }) next_maps;
 
-/* The public names may be those of a library that was preloaded before us. */
-static __typeof__(munmap) own_munmap __attribute__((alias("munmap"), nothrow));
-static __typeof__(madvise) own_madvise __attribute__((alias("madvise"), nothrow));
-static __typeof__(mmap) own_mmap __attribute__((alias("mmap"), nothrow));
+/* The public names may be those of a library that was preloaded before us. So the functions themselves have other
+ * names: clang takes a private alias of a public name for that name. */
+static int own_munmap(void *addr, size_t len);
+static int own_madvise(void *addr, size_t len, int advice);
+static void *own_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset);
+#define PUBLIC(name) EXPORT __typeof__(name) name __attribute__((alias("own_" #name), nothrow))
+PUBLIC(munmap);
+PUBLIC(madvise);
+PUBLIC(mmap);
 
 /* Called in our constructor, or earlier in the constructor of another library that moves the break. Never called within
  * malloc, since dlsym may allocate. */
@@ -83,13 +88,13 @@ static __attribute__((constructor)) void start_unmapping(void)
 	(next_maps.is.name ? next_maps.is.name(__VA_ARGS__)                                                            \
 			   : (__typeof__(next_maps.is.name(__VA_ARGS__)))hp_sys_errno(hp_sys(SYS_##name, __VA_ARGS__)))
 
-EXPORT int munmap(void *addr, size_t len)
+static int own_munmap(void *addr, size_t len)
 {
 	hugepin_unmapping_(addr, len, HP_UNMAPPED);
 	return NEXT(munmap, addr, len);
 }
 
-EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
+static void *own_mmap(void *addr, size_t len, int prot, int flags, int fd, off_t offset)
 {
 	void *p;
 
@@ -108,7 +113,7 @@ EXPORT void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t off
 
 EXPORT void *mmap64(void *addr, size_t len, int prot, int flags, int fd, off64_t offset)
 {
-	return mmap(addr, len, prot, flags, fd, offset);
+	return own_mmap(addr, len, prot, flags, fd, offset);
 }
 
 EXPORT void *mremap(void *addr, size_t old_len, size_t len, int flags, ...)
@@ -146,7 +151,7 @@ static void announce_advice(const void *addr, size_t len, int advice)
 	}
 }
 
-EXPORT int madvise(void *addr, size_t len, int advice)
+static int own_madvise(void *addr, size_t len, int advice)
 {
 	struct hugepin_extent extent;
 	int r;
