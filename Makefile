@@ -244,7 +244,7 @@ JEMALLOC_WRAP = $(shell grep -q '5\.3\.0-0-g' '$(JEMALLOC)' && echo -Wl,--wrap=j
 # Settings of older versions are others; those would complain of ours.
 $(BUILD)/dropin/jemalloc.o: private FLAGS += $(shell grep -q narenas_ratio '$(JEMALLOC)' && echo -DHP_JEMALLOC_5_3)
 $(BUILD)/dropin/jemalloc.o: $(BUILD)/jemalloc.from
-DROPIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(IMAGE_SRC),$(sort $(wildcard dropin/*.c)))) $(addprefix $(BUILD)/base/,sys.o lock.o $(if $(DEBUG),base.o clock.o))
+DROPIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(IMAGE_SRC),$(sort $(wildcard dropin/*.c)))) $(addprefix $(BUILD)/base/,sys.o lock.o clock.o $(if $(DEBUG),base.o))
 $(BUILD)/libhugepin-malloc.so $(BUILD)/installed/libhugepin-malloc.so: $(DROPIN_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so packaging/hugepin-malloc.map
 	$(call link,-static-libgcc $(JEMALLOC_WRAP))
 

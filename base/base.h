@@ -142,6 +142,10 @@ int hp_populate(uintptr_t start, size_t len, bool write);
 /* CLOCK_MONOTONIC in ns. */
 uint64_t hp_clock_ns(void);
 
+/* clock_gettime(2), without a system call where the kernel needs none. 0 or -errno. */
+struct timespec;
+long hp_clock_gettime(int clock, struct timespec *ret_);
+
 /* Set another clock, for tests; NULL: CLOCK_MONOTONIC. The constructor calls this, too, to seal the pointer. */
 void hp_clock_set(uint64_t (*clock_ns)(void));
 

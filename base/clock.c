@@ -85,12 +85,16 @@ static uint64_t ns_of(const struct timespec *t)
 	return (uint64_t)t->tv_sec * 1000000000 + (uint64_t)t->tv_nsec;
 }
 
+long hp_clock_gettime(int clock, struct timespec *ret_)
+{
+	return clocks.is.of_kernel ? clocks.is.of_kernel(clock, ret_) : hp_sys(SYS_clock_gettime, clock, ret_);
+}
+
 static uint64_t clock_monotonic_ns(void)
 {
 	struct timespec t = {0, 0};
 
-	if (!clocks.is.of_kernel || clocks.is.of_kernel(CLOCK_MONOTONIC, &t) != 0)
-		hp_sys(SYS_clock_gettime, CLOCK_MONOTONIC, &t);
+	hp_clock_gettime(CLOCK_MONOTONIC, &t);
 	return ns_of(&t);
 }
 

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/base.h"
 #include "base/key.h"
 #include "base/lock.h"
 #include "base/sys.h"
@@ -30,7 +31,6 @@ long hpje_syscall(long n, long a, long b, long c, long d, long e, long f)
 		return (type)hp_sys_errno(hp_sys(__VA_ARGS__));                                                        \
 	}
 
-CALLS(int, clock_gettime, (clockid_t clock, struct timespec *ret_), SYS_clock_gettime, clock, ret_)
 CALLS(int, gettimeofday, (struct timeval *ret_, void *zone), SYS_gettimeofday, ret_, zone)
 CALLS(pid_t, getpid, (void), SYS_getpid)
 CALLS(int, mprotect, (void *p, size_t len, int prot), SYS_mprotect, p, len, prot)
@@ -39,6 +39,13 @@ CALLS(int, open, (const char *path, int flags, mode_t mode), SYS_openat, AT_FDCW
 CALLS(int, creat, (const char *path, mode_t mode), SYS_openat, AT_FDCWD, path, O_CREAT | O_WRONLY | O_TRUNC, mode)
 CALLS(int, close, (int fd), SYS_close, fd)
 CALLS(ssize_t, readlink, (const char *path, char *buf, size_t size), SYS_readlinkat, AT_FDCWD, path, buf, size)
+
+/* Asked again and again for how long memory has been free, also behind a filter of system calls. */
+int hpje_clock_gettime(clockid_t clock, struct timespec *ret_);
+int hpje_clock_gettime(clockid_t clock, struct timespec *ret_)
+{
+	return (int)hp_sys_errno(hp_clock_gettime(clock, ret_));
+}
 
 /* jemalloc asks for the size of pages with its lock held, and for the number of processors without. */
 long hpje_sysconf(int name);

@@ -235,7 +235,8 @@ static bool confine(void)
 /* Keep and free buffers of random sizes for a few decay times. */
 static void churn_confined(void)
 {
-	enum { COUNT = 24 };
+	enum { COUNT = 24, SMALL = 50000 };
+	static char *small[SMALL];
 	char *p[COUNT] = { NULL };
 	uint64_t state = 5;
 	for (int i = 0; i < 1200; i++) {
@@ -252,6 +253,15 @@ static void churn_confined(void)
 	}
 	for (int i = 0; i < COUNT; i++)
 		free(p[i]);
+	/* So many small ones that jemalloc looks what is to be given back. */
+	for (int i = 0; i < 2000000; i++) {
+		const size_t n = rand_size(&state, 1, i % 3 ? 2000 : 30000);
+
+		free(small[i * 7 % SMALL]);
+		small[i * 7 % SMALL] = hide(malloc(n));
+	}
+	for (int i = 0; i < SMALL; i++)
+		free(small[i]);
 }
 
 static void allocates_confined(void)
