@@ -166,9 +166,9 @@ const char *hp_run_advice(struct hp_line *l, const struct hp_run *r)
 		       "do");
 	if (r->fork_pool_bytes >= FORK_MIN)
 		ADVISE("fork-copied",
-		       "a fork had to wait until @ of the pool were copied for the child: HUGEPIN_PAGES=thp avoids "
+		       "a fork had to wait # ms until @ of the pool were copied for the child: HUGEPIN_PAGES=thp avoids "
 		       "the copy",
-		       r->fork_pool_bytes);
+		       r->heap.fork_longest_us / 1000, r->fork_pool_bytes);
 	if (large < HP_LITTLE_BYTES || !is_part(large, all_bytes(r)))
 		return advise_elsewhere(l, r);
 	if (r->kinds_unknown)
@@ -306,9 +306,12 @@ void hp_run_add(struct hp_run *sum, const struct hp_run *other)
 #define NUMBER(name, how, group) sum->name = how(sum->name, other->name);
 	HP_RUN_NUMBERS(NUMBER)
 #undef NUMBER
+	const uint64_t longest_us = HP_MAX(sum->heap.fork_longest_us, other->heap.fork_longest_us);
+
 #define COUNTER(name, unit, sentence) sum->heap.name += other->heap.name;
 	HUGEPIN_STATS_LIST(COUNTER)
 #undef COUNTER
+	sum->heap.fork_longest_us = longest_us;
 #define COUNTER(name, unit, sentence) sum->pin.stats.name += other->pin.stats.name;
 	HUGEPIN_DOMAIN_STATS_LIST(COUNTER)
 #undef COUNTER

@@ -123,6 +123,9 @@ static void print_heap(FILE *to, const struct hp_look *look)
 		print_bytes(to, "          in base pages since little of the buffers is touched ", s->sparse_bytes);
 		fputc('\n', to);
 	}
+	if (s->fork_longest_us >= 1000)
+		fprintf(to, "          stopped for %" PRIu64 " ms by a fork: HUGEPIN_PAGES=thp avoids the copy\n",
+			s->fork_longest_us / 1000);
 }
 
 static void print_rates(FILE *to, const struct hp_look *look, const struct hp_look_domain *d)

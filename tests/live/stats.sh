@@ -245,7 +245,7 @@ copied()
 	rm -f "$t/file"
 	told 1 "$@" && grep -E ': large buffers: .*; a fork copied (19[0-9]|20[0-9]) MiB$' "$t/told" &&
 		grep -E "memory that is not malloc's: ([0-9.]+ KiB|[1-5]?[0-9](\.[0-9])? MiB|0 bytes)$" "$t/told" &&
-		tail -1 "$t/told" | grep -E ': a fork had to wait until (19[0-9]|20[0-9]) MiB of the pool .*: HUGEPIN_PAGES=thp avoids the copy$' &&
+		tail -1 "$t/told" | grep -E ': a fork had to wait [0-9]+ ms until (19[0-9]|20[0-9]) MiB of the pool .*: HUGEPIN_PAGES=thp avoids the copy$' &&
 		told "file:$t/file" "$@" && [ "$(member advice.code)" = fork-copied ] && [ $(($(member fork_peak_bytes) >> 20)) -ge 190 ] || show
 }
 if pool_has 150; then

@@ -347,6 +347,17 @@ once "$pid" >text 2>&1
 works 'THP are those that are there' grep -q '^heap .*  THP 0 bytes  base pages or untouched 64 MiB' text
 stop
 
+# 80 MiB are not copied within a millisecond.
+forked='import os; b = bytearray(b"x") * (80 << 20); p = os.fork(); p or os._exit(0); os.waitpid(p, 0); print("of", os.getpid(), flush=True); input()'
+if pool_has 60; then
+	pinner env HUGEPIN_PAGES=hugetlb LD_PRELOAD="$build/libhugepin-malloc.so" python3 -c "$forked"
+	once "$pid" >text 2>&1
+	works 'how long a fork has stopped it' grep -q '^          stopped for [1-9][0-9]* ms by a fork: HUGEPIN_PAGES=thp avoids the copy$' text
+	stop
+else
+	skip 'how long a fork has stopped it' 'the pool has no 60 free pages'
+fi
+
 nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups)
 if [ "$(id -u)" = 0 ] && "${nobody[@]}" true 2>/dev/null; then
 	cp "$hugepin" own

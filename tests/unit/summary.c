@@ -83,10 +83,11 @@ TEST(what_a_fork_has_copied_is_told_as_that)
 	struct hp_run r = run_of(298, 0, 3);
 
 	r.fork_peak_bytes = r.fork_pool_bytes = 298 * MIB;
+	r.heap.fork_longest_us = 211999;
 	expect_summary(r, "hugepin[4711] sort: large buffers: 301 MiB at the peak: 298 MiB in the hugetlb pool, 3 MiB in base pages; "
 			  "a fork copied 298 MiB\n"
 			  "hugepin[4711] sort: small buffers: 100 MiB; memory that is not malloc's: 20 MiB\n"
-			  "hugepin[4711] sort: a fork had to wait until 298 MiB of the pool were copied for the child: "
+			  "hugepin[4711] sort: a fork had to wait 211 ms until 298 MiB of the pool were copied for the child: "
 			  "HUGEPIN_PAGES=thp avoids the copy\n");
 	r.fork_pool_bytes = 64 * MIB;
 	expect(r, "fork-copied");
@@ -139,6 +140,8 @@ TEST(ranks_are_added_up)
 	b.rank = 1;
 	b.fork_peak_bytes = 5 * MIB;
 	a.heap.pool_short = b.heap.pool_short = 1;
+	a.heap.fork_longest_us = 3;
+	b.heap.fork_longest_us = 8;
 	a.thp_off = 1;
 	a.local_ranks = b.local_ranks = 2;
 	/* In any grouping: MPI adds up sums of sums. */
@@ -148,6 +151,7 @@ TEST(ranks_are_added_up)
 	hp_run_add(&sum, &a);
 	hp_run_add(&sum, &rest);
 	EXPECT_EQ(sum.heap.pool_short, 2);
+	EXPECT_EQ(sum.heap.fork_longest_us, 8);
 	expect_summary(sum, "hugepin[2 ranks] sort: large buffers: 602 MiB at the peak: 396 MiB in THP, 206 MiB in base pages; "
 			    "301 MiB to 301 MiB a rank; a fork copied 5 MiB\n"
 			    "hugepin[2 ranks] sort: small buffers: 200 MiB; memory that is not malloc's: 40 MiB\n"
