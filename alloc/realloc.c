@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "alloc/carry.h"
 #include "alloc/fast.h"
 #include "alloc/heap.h"
 #include "alloc/madvise.h"
@@ -146,6 +147,19 @@ static void copy_chunks(char *to, const char *from, size_t len, size_t dirty)
 	}
 }
 
+/* The contents of a buffer go to a new one: whole hugepages without a copy where the new buffer has none yet. The kernel
+ * refuses pages that are registered meanwhile. */
+static void move_contents(struct hp_handed h, char *from, size_t len)
+{
+	const uintptr_t aligned = (uintptr_t)h.p | (uintptr_t)from;
+	size_t at = HP_MIN(hp_round_up(HP_MIN(h.dirty, len), HP_PAGE), len);
+
+	copy_chunks(h.p, from, at, h.dirty);
+	if (len - at >= HP_CARRY_MIN && !(aligned & (HP_PAGE - 1)) && hp_span_has(&hp_span, h.p) && !hp_is_filtered())
+		at += hp_carry((uintptr_t)h.p + at, (uintptr_t)from + at, (len - at) & ~(HP_PAGE - 1));
+	copy_chunks((char *)h.p + at, from + at, len - at, 0);
+}
+
 void *hugepin_realloc(void *p, size_t size)
 {
 	size_t off = hp_span_offset(&hp_span, p), chunk = off >> HP_CHUNK_SHIFT, n, n0, used;
@@ -207,7 +221,7 @@ void *hugepin_realloc(void *p, size_t size)
 	/* The buffer grows, so give it room, which the next growth uses without a copy. Room is marked as taken, but
 	 * not populated. Free memory behind the buffer would not do, because two vectors that grow in turn would each
 	 * take the other's. */
-	struct hp_placement r = { .n = n, .align = HP_CHUNK };
+	struct hp_placement r = { .n = n, .align = n0 << HP_CHUNK_SHIFT < HP_CARRY_MIN ? HP_CHUNK : HP_PAGE };
 
 	struct hp_handed h = { NULL, 0 };
 
@@ -218,7 +232,7 @@ void *hugepin_realloc(void *p, size_t size)
 		h = (struct hp_handed){ hugepin_malloc(size), SIZE_MAX };
 	if (!h.p)
 		return NULL;
-	copy_chunks(h.p, p, n0 << HP_CHUNK_SHIFT, h.dirty);
+	move_contents(h, p, n0 << HP_CHUNK_SHIFT);
 	HP_STAT_COUNT(moved, 1);
 	hugepin_free(p);
 	return h.p;

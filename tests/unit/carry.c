@@ -1,0 +1,154 @@
+/* Moving memory without a copy: what goes, what stays where the kernel refuses, and that realloc does it. */
+#include "alloc/carry.h"
+
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+
+#include "base/base.h"
+#include "base/config.h"
+#include "hugepin.h"
+#include "tests/live/live.h"
+
+enum { LEN = 16 << 20, SLOT = 4096 };
+
+/* Two areas of hugepages that nothing has touched. */
+static char *area[2];
+
+static bool areas_new(void)
+{
+	static char *all;
+
+	if (all)
+		munmap(all, 2 * LEN + PAGE);
+	all = mmap(NULL, 2 * LEN + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (!EXPECT(all != MAP_FAILED))
+		return false;
+	area[0] = (char *)(((uintptr_t)all + PAGE - 1) & -(uintptr_t)PAGE);
+	area[1] = area[0] + LEN;
+	madvise(area[0], 2 * LEN, MADV_HUGEPAGE);
+	return true;
+}
+
+static size_t carry(void)
+{
+	return hp_carry((uintptr_t)area[1], (uintptr_t)area[0], LEN);
+}
+
+static bool kernel_can(void)
+{
+	return areas_new() && (area[0][0] = 1, carry() == LEN);
+}
+#define NEEDS_MOVE                                                                                                     \
+	if (!kernel_can())                                                                                             \
+	SKIP("the kernel has no UFFDIO_MOVE (Linux 6.8), or no userfaultfd")
+
+TEST(what_was_touched_goes_with_the_holes_and_leaves_zeros)
+{
+	uint64_t rand = 5;
+
+	NEEDS_MOVE;
+	for (int round = 0; round < 20; round++) {
+		bool touched[LEN / SLOT] = { false };
+
+		if (!areas_new())
+			return;
+		for (int i = 0; i < 1 << round % 12; i++) {
+			const size_t at = rand_next(&rand) % (LEN / SLOT);
+
+			touched[at] = true;
+			memset(area[0] + at * SLOT, (int)(at % 255 + 1), SLOT);
+		}
+		EXPECT_EQ(carry(), LEN);
+		for (size_t at = 0; at < LEN / SLOT; at++)
+			for (size_t i = 0; i < SLOT; i += SLOT - 1)
+				if (area[0][at * SLOT + i] || area[1][at * SLOT + i] != (char)(touched[at] ? at % 255 + 1 : 0))
+					T_FAIL("page %zu, byte %zu: %d %d", at, i, area[0][at * SLOT + i], area[1][at * SLOT + i]);
+	}
+}
+
+/* A child shares the memory from the third hugepage on, or something lies there already. What was moved is a part from
+ * the start, and nothing is lost. */
+TEST(what_the_kernel_refuses_stays)
+{
+	NEEDS_MOVE;
+	for (int why = 0; why < 2; why++) {
+		const size_t border = 2 * PAGE;
+		pid_t pid = 0;
+		size_t done;
+		int end[2];
+
+		if (!areas_new() || !EXPECT_EQ(pipe(end), 0))
+			return;
+		memset(area[0], 7, LEN);
+		if (why) {
+			area[1][border + 5] = 9;
+		} else {
+			pid = fork();
+			if (pid == 0) {
+				char c;
+
+				close(end[1]);
+				_exit(read(end[0], &c, 1) != 0 || area[0][0] != 7 || area[0][LEN - 1] != 7);
+			}
+			for (size_t at = 0; at < border; at += SLOT) /* these pages are this process's own again */
+				area[0][at] = 7;
+		}
+		done = carry();
+		EXPECT_EQ(done, border);
+		for (size_t at = 0; at < LEN; at += 512) {
+			EXPECT_EQ(area[0][at], at < done ? 0 : 7);
+			EXPECT_EQ(area[1][at], at < done ? 7 : 0);
+		}
+		EXPECT_EQ(area[1][border + 5], why ? 9 : 0);
+		close(end[1]);
+		close(end[0]);
+		if (pid > 0)
+			EXPECT_EQ(child_wait(pid), 0);
+	}
+}
+
+/* The program watches the memory itself, and may give it what is missing. */
+TEST(memory_that_the_program_watches_stays)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	const int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | 1);
+	struct uffdio_register r = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+
+	NEEDS_MOVE;
+	if (!areas_new())
+		return;
+	area[0][0] = 3;
+	r.range = (struct uffdio_range){ (uintptr_t)area[0], LEN };
+	EXPECT(fd >= 0 && !ioctl(fd, UFFDIO_API, &api) && !ioctl(fd, UFFDIO_REGISTER, &r));
+	EXPECT_EQ(carry(), 0);
+	EXPECT_EQ(area[0][0], 3);
+	close(fd);
+}
+
+/* The buffer is neither copied nor there twice. */
+TEST(realloc_of_hugepages_that_moves_takes_no_memory)
+{
+	const size_t size = 64 * MIB;
+	char *p, *behind, *q;
+	size_t before;
+
+	NEEDS_MOVE;
+	munmap(area[0], 2 * LEN);
+	hp_config.pages = HP_PAGES_THP;
+	p = hugepin_aligned_alloc(PAGE, size);
+	behind = hugepin_malloc(MIB); /* it cannot grow where it is */
+	if (!EXPECT(p && behind))
+		return;
+	pattern_write(p, size, 11);
+	before = resident();
+	q = hugepin_realloc(p, 2 * size);
+	EXPECT(q && q != p);
+	EXPECT(resident() < before + size / 4);
+	EXPECT_EQ(pattern_check(q, size, 11), -1);
+	EXPECT_EQ(zero_check(q + size, size), -1);
+	hugepin_free(q);
+	hugepin_free(behind);
+}
+
+T_MAIN
