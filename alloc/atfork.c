@@ -45,23 +45,8 @@ bool hugepin_fork_refused_(void)
 
 void hugepin_fork_bypassed_(void)
 {
-	uint64_t signals;
-	unsigned held;
-	bool locks;
-
-	if (!hp_heap_ready() || !HP_STAT(hugetlb_bytes))
-		return;
-	signals = hp_signals_block(HP_SIGNALS);
-	held = hp_locks_held;
-	hp_locks_held &= (2u << HP_LOCK_RANK_HEAP) - 1; /* as in heap_prefork() */
-	locks = !hp_lock_mine(&hp_heap_lock);
-	if (locks)
-		hp_lock(&hp_heap_lock);
-	hp_fork_leave();
-	if (locks)
-		hp_unlock(&hp_heap_lock);
-	hp_locks_held = held;
-	hp_signals_block(signals);
+	if (hp_heap_ready())
+		hp_fork_leave();
 }
 
 /* The state of the fork under way, which heap_prefork() sets and the later handlers read. While other threads may fork

@@ -114,6 +114,15 @@ static bool covers_pool(struct pool p)
 	       (!p.giants || hp_map_pool_free(HP_GIANT_SHIFT, -1) >= p.giants);
 }
 
+/* Count a fork in which the kernel may have to copy these pages on write. Without a lock, because hp_fork_leave() may
+ * be called at any time. */
+static void count_cow(struct pool p)
+{
+	HP_STAT_COUNT(forks_cow, 1);
+	if (!covers_pool(p))
+		HP_STAT_COUNT(forks_uncovered, 1);
+}
+
 struct plan {
 	enum { NO_COPY, BY_COPY, BY_COW, REFUSE } how;
 	size_t copied; /* pages that need a copy */
@@ -382,26 +391,19 @@ struct hp_fork_copied hp_fork_prepare(bool listed, bool alone, size_t moved)
 		copied = what_is_copied(p.copied);
 	} else if (p.how != NO_COPY) {
 		how = HP_FORKED_COW;
-		HP_STAT_ADD(forks_cow, 1);
-		if (!covers_pool(p.pool))
-			HP_STAT_ADD(forks_uncovered, 1);
+		count_cow(p.pool);
 	}
 	keep_out_pages();
 	hp_probe_fork_copy(how, copied.pages << HP_PAGE_SHIFT, moved << HP_PAGE_SHIFT);
 	return copied;
 }
 
-/* Only forks change these counts, with signals blocked, so that this thread's lock protects them whether this fork took
- * the lock or the code that it interrupted. */
 void hp_fork_leave(void)
 {
-	struct pool all = { .pages = HP_STAT(hugetlb_bytes) >> HP_PAGE_SHIFT };
+	struct pool all = { .pages = HP_STAT_GET(hugetlb_bytes) >> HP_PAGE_SHIFT };
 
-	if (!all.pages)
-		return;
-	HP_STAT_ADD(forks_cow, 1);
-	if (!covers_pool(all))
-		HP_STAT_ADD(forks_uncovered, 1);
+	if (all.pages)
+		count_cow(all);
 }
 
 void hp_fork_parent(void)

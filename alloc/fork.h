@@ -24,8 +24,8 @@ struct hp_fork_copied hp_fork_prepare(bool listed_too, bool alone, size_t moved)
 void hp_fork_parent(void);
 void hp_fork_child(void);
 
-/* Count a fork for which the heap can do nothing, because it interrupted the heap. No other function of this
- * file is called for this fork. */
+/* Count a fork for which the heap can do nothing, because it interrupted the heap or calls no handler. No other
+ * function of this file is called for this fork. Takes no lock: who holds it may have stayed in another process. */
 void hp_fork_leave(void);
 
 #endif

@@ -90,8 +90,8 @@ _Bool hugepin_keeps_deepbind_(void);
 /* Whether fork() must fail with ENOMEM, for libhugepin-malloc.so's fork(). */
 _Bool hugepin_fork_refused_(void);
 
-/* Called before a system call of the program's that makes a child past fork's handlers, so that the kernel copies on
- * write. Counts such a fork. Any thread may call this, also in a signal handler. */
+/* Called after a system call of the program's that has made a child past fork's handlers, so that the kernel copies on
+ * write. Counts such a fork. Any thread may call this, also in a signal handler, and in such a child. */
 void hugepin_fork_bypassed_(void);
 
 /* Report a misuse: "hugepin: FUNCTION(PTR): REASON", then abort, unless HUGEPIN_ABORT=0. */

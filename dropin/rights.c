@@ -111,11 +111,9 @@ static long next_syscall(long n, const long *a)
 	return hp_sys_errno(hp_sys(n, a[0], a[1], a[2], a[3], a[4], a[5]));
 }
 
-/* Whether the call makes a process with a copy of this one's memory. */
-static bool forks(long n, const long *a)
+/* Whether the call, which succeeded, has made a process with a copy of this one's memory. */
+static bool has_forked(long n, const long *a)
 {
-	enum { CLONE3_LEAST = 64 }; /* bytes of the shortest struct clone_args, whose first member is the flags */
-
 	switch (n) {
 #ifdef SYS_fork
 	case SYS_fork:
@@ -123,8 +121,8 @@ static bool forks(long n, const long *a)
 #endif
 	case SYS_clone:
 		return !(a[0] & CLONE_VM);
-	case SYS_clone3: /* the kernel refuses others */
-		return a[0] && (size_t)a[1] >= CLONE3_LEAST && !(*(const uint64_t *)a[0] & CLONE_VM);
+	case SYS_clone3: /* the first member of struct clone_args, which the kernel could read */
+		return !(*(const uint64_t *)a[0] & CLONE_VM);
 	default:
 		return false;
 	}
@@ -167,9 +165,10 @@ EXPORT long syscall(long n, ...)
 			return next_syscall(n, a);
 		break;
 	default:
-		if (forks(n, a))
+		r = next_syscall(n, a);
+		if (r > 0 && has_forked(n, a))
 			hugepin_fork_bypassed_();
-		return next_syscall(n, a);
+		return r;
 	}
 	/* With TSYNC the kernel gives all threads a filter. It fails if a thread has a filter of its own, as our
 	 * threads have. */

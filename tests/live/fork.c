@@ -548,6 +548,7 @@ static int raw_main(void)
 		EXPECT_EQ(child_wait((pid_t)pid), 0);
 	}
 	EXPECT_EQ(forks_cow(), 2);
+	EXPECT_EQ(syscall(SYS_clone, CLONE_THREAD | SIGCHLD, 0, 0, 0, 0), -1);
 	EXPECT_EQ(syscall(SYS_clone3, NULL, 0), -1);
 	EXPECT_EQ(child_wait(clone(return_0, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, NULL)), 0);
 	EXPECT_EQ(forks_cow(), 2);
@@ -560,6 +561,19 @@ TEST(a_child_made_by_a_system_call_is_counted_and_one_that_shares_memory_is_not)
 {
 	NEEDS_POOL(10);
 	EXPECT_EQ(run_again(environ, "--raw", NULL, NULL), 0);
+}
+
+TEST(arguments_of_clone3_that_nobody_can_read_are_an_error)
+{
+	void *const unreadable = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	const uintptr_t at[] = { (uintptr_t)unreadable, 1, UINTPTR_MAX, UINTPTR_MAX << 47 };
+
+	for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+		errno = 0;
+		EXPECT_EQ(syscall(SYS_clone3, at[i], (size_t)64), -1);
+		EXPECT(errno == EFAULT || errno == ENOSYS); /* ENOSYS: behind a container's filter */
+	}
+	EXPECT_EQ(munmap(unreadable, 4096), 0);
 }
 
 /* The least page faults of a child that ends at once. */

@@ -2,6 +2,9 @@
  * Held memory of which a child gets a copy, by us or by the kernel: the child has its own memory, the hook of fork sees
  * that memory in place, and the parent's pages stay those that the ring writes to.
  */
+#include <pthread.h>
+#include <time.h>
+
 #include "alloc/small.h"
 #include "base/lock.h"
 #include "base/service.h"
@@ -438,6 +441,37 @@ TEST(a_fork_that_interrupts_the_heap_is_counted)
 		EXPECT_EQ(HP_STAT(forks_cow), cow + (unsigned)i);
 		EXPECT_EQ(HP_STAT(forks_uncovered), uncovered + (unsigned)i);
 	}
+}
+
+static void *bypass(void *unused)
+{
+	hugepin_fork_bypassed_();
+	return unused;
+}
+
+/* In a child that was made so already, nobody may ever give the heap's lock back. */
+TEST(a_fork_past_the_handlers_is_counted_and_waits_for_nobody)
+{
+	void *p = hugepin_malloc(MIB); /* starts the heap */
+	const uint64_t cow = HP_STAT(forks_cow), pool = HP_STAT(hugetlb_bytes);
+	struct timespec limit;
+	pthread_t t;
+	int waits;
+
+	hp_lock(&hp_heap_lock);
+	HP_STAT(hugetlb_bytes) = HP_PAGE;
+	clock_gettime(CLOCK_REALTIME, &limit);
+	limit.tv_sec += t_seconds() / 4;
+	EXPECT_EQ(pthread_create(&t, NULL, bypass, NULL), 0);
+	waits = pthread_timedjoin_np(t, NULL, &limit);
+	HP_STAT(hugetlb_bytes) = pool;
+	hp_unlock(&hp_heap_lock);
+	if (!EXPECT_EQ(waits, 0))
+		pthread_join(t, NULL);
+	EXPECT_EQ(HP_STAT(forks_cow), cow + 1);
+	hugepin_free(p);
+	hugepin_purge();
+	expect_empty();
 }
 
 LIVE_MAIN
