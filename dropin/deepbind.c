@@ -15,7 +15,8 @@
 #define WITH_JUMPS
 #else
 #define JUMP
-#define WITH_JUMPS __attribute__((optimize("O2")))
+#define WITH_JUMPS                                                                                                     \
+	__attribute__((optimize("O2", "optimize-sibling-calls"), no_instrument_function, no_profile_instrument_function))
 #endif
 
 static void *(*_Atomic next_dlopen)(const char *, int);
