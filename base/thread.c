@@ -275,10 +275,20 @@ static bool own_files(int keep_fd)
 	       (keep_fd == 0 || hp_sys(SYS_close_range, 0, keep_fd - 1) == 0);
 }
 
+/* Whether the starting thread, whose policy this one has, could starve this one, and has probably made a call itself
+ * that changed its policy. A policy that the whole process has may be its service manager's, set before the filter. */
+static bool may_starve(void)
+{
+	const long policy = hp_sys(SYS_sched_getscheduler, 0);
+
+	return policy == SCHED_FIFO || policy == SCHED_RR || policy == SCHED_DEADLINE ||
+	       (policy > SCHED_OTHER && policy != hp_sys(SYS_sched_getscheduler, hp_pid()));
+}
+
 /* Give the new thread its own name, scheduling, processors and directory, because the starting thread may be bound to
  * one processor which it keeps busy, or have real-time priority. Refusals are harmless: they cost time, or keep a
- * directory in use. But a filter without systemd's @resources kills for three of these calls. So behind a filter they are
- * made only if the starting thread has another policy: it has made such a call itself, and could starve ours. */
+ * directory in use. But a filter without systemd's @resources kills for three of these calls, which are then made only
+ * if this thread could starve. */
 static void own_place(const char *name)
 {
 	char cpus[1024];
@@ -286,7 +296,7 @@ static void own_place(const char *name)
 
 	memset(cpus, 0xff, sizeof cpus);
 	hp_sys(SYS_prctl, PR_SET_NAME, name);
-	if (!hp_is_filtered() || hp_sys(SYS_sched_getscheduler, 0) != SCHED_OTHER) {
+	if (!hp_is_filtered() || may_starve()) {
 		hp_sys(SYS_sched_setscheduler, 0, SCHED_OTHER, &normal);
 		hp_sys(SYS_setpriority, PRIO_PROCESS);
 		hp_sys(SYS_sched_setaffinity, 0, sizeof cpus, (long)cpus);

@@ -245,6 +245,16 @@ TEST_CASE(what_systemds_system_service_lacks_may_be_refused,
 TEST_CASE(without_capabilities_it_is_enough_less_privileged_and_resources,
 	  behind(SECCOMP_RET_KILL_PROCESS, true, false, do_all_with_thread))
 
+/* As the service manager sets it for CPUSchedulingPolicy=. */
+TEST(a_policy_from_before_the_filter_needs_no_other_call)
+{
+	const struct sched_param none = { 0 };
+
+	EXPECT_EQ(sched_setscheduler(0, SCHED_BATCH, &none), 0);
+	behind(SECCOMP_RET_KILL_PROCESS, true, false, do_all_with_thread);
+	EXPECT_EQ(sched_setscheduler(0, SCHED_OTHER, &none), 0);
+}
+
 /* A thread must not keep capabilities, so there is none if capset(2) is refused. */
 TEST(with_capabilities_privileged_and_resources_may_be_refused)
 {
