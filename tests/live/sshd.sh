@@ -8,8 +8,16 @@ if [ -z "$sshd" ] || ! command -v ssh >/dev/null; then
 	skip 'sshd under the drop-in' 'openssh-server or openssh-client is not installed'
 	exit 0
 fi
+if ! command -v pgrep >/dev/null; then
+	skip 'sshd under the drop-in' 'procps is not installed'
+	exit 0
+fi
 if [ "$(id -u)" != 0 ]; then
 	skip 'sshd under the drop-in' 'not root'
+	exit 0
+fi
+if [[ $(getent shadow root) == root:!* ]]; then
+	skip 'sshd under the drop-in' 'root may not log in'
 	exit 0
 fi
 server=
