@@ -20,7 +20,8 @@
 
 /* ------------------------------------------------------------------ entry points */
 
-EXPORT void *malloc(size_t size)
+/* malloc() and free() are aligned so that their time does not depend on the code before them, by a tenth. */
+EXPORT __attribute__((aligned(64))) void *malloc(size_t size)
 {
 	if (HP_LIKELY(size < hp_arena.jemalloc_below))
 		return hpje_malloc(size);
@@ -31,7 +32,7 @@ EXPORT void *malloc(size_t size)
 
 /* noinline: otherwise gcc would inline the first branch into the callers below, and move the heap's branch out of
  * line. */
-EXPORT __attribute__((noinline)) void free(void *p)
+EXPORT __attribute__((noinline, aligned(64))) void free(void *p)
 {
 	if (HP_LIKELY(hp_in_arena(p)))
 		hpje_free(p);
