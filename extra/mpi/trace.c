@@ -174,10 +174,14 @@ void hp_trace_open(const char *prefix, int rank, size_t min)
 	min_payload = min;
 	if (make_rank_path(prefix, rank)) {
 		if (is_events_path()) {
-			fprintf(stderr,
-				"hugepin: MPI rank %d: the calls are not recorded: HUGEPIN_X_MPI_TRACE=%s and "
-				"HUGEPIN_TRACE stand for one file, %s; they take different names\n",
-				rank, prefix, trace_path);
+			char line[2 * sizeof trace_path + 200];
+
+			/* in one piece, between those of other ranks */
+			snprintf(line, sizeof line,
+				 "hugepin: MPI rank %d: the calls are not recorded: HUGEPIN_X_MPI_TRACE=%s and "
+				 "HUGEPIN_TRACE stand for one file, %s; they take different names\n",
+				 rank, prefix, trace_path);
+			fputs(line, stderr);
 			return;
 		}
 		f = open_trace(true);
