@@ -11,7 +11,7 @@
 #include <dirent.h>
 #include <time.h>
 
-enum { MEASURED_MS = 300 };
+#define MEASURED_MS 300.0
 
 static struct ibv_context *device;
 static struct ibv_pd *pd;

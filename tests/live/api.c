@@ -375,26 +375,50 @@ static void is_pinned(void *arg, int err, const struct hugepin_pin *pin)
 	asked.told++;
 }
 
-TEST(what_is_not_registered_is_pinned_meanwhile)
+/* A machine may be so busy that memory cannot be watched in time, and is registered for one pin. */
+enum { BUSY_TRIES = 100 };
+
+static void wait_until_told(int times)
 {
-	char *p = hugepin_malloc(MIB);
-	struct hugepin_pin pin;
+	for (int i = 0; i < 20000 && asked.told < times; i++)
+		usleep(1000);
+	EXPECT_EQ(asked.told, times);
+	EXPECT_EQ(asked.err, 0);
+}
+
+/* Whether the registration has stayed. */
+static bool is_pinned_meanwhile(char *p)
+{
+	struct hugepin_pin pin, first;
 	hugepin_domain *d = NULL;
 
+	asked.told = 0;
 	EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, NULL, &d), 0);
 	EXPECT_EQ(hugepin_pin_try(d, p, 0, 0, is_pinned, &asked, &pin), -EINVAL);
 	EXPECT_EQ(hugepin_pin_try(d, p, MIB, 0, is_pinned, &asked, &pin), -EAGAIN);
-	for (int i = 0; i < 20000 && !asked.told; i++)
-		usleep(1000);
-	EXPECT_EQ(asked.told, 1);
-	EXPECT_EQ(asked.err, 0);
+	wait_until_told(1);
 	EXPECT(asked.pin.base == (uintptr_t)p && asked.pin.len == MIB);
-	EXPECT_EQ(hugepin_pin_try(d, p, MIB, 0, is_pinned, &asked, &pin), 0);
+	first = asked.pin;
+	const bool stays = hugepin_pin_try(d, p, MIB, 0, is_pinned, &asked, &pin) == 0;
+	if (!stays) {
+		wait_until_told(2);
+		pin = asked.pin;
+	}
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
-	EXPECT_EQ(hugepin_unpin(d, &asked.pin), 0);
-	EXPECT_EQ(asked.told, 1);
+	EXPECT_EQ(hugepin_unpin(d, &first), 0);
+	EXPECT_EQ(asked.told, stays ? 1 : 2);
 	EXPECT_EQ(hugepin_domain_close(d), 0);
+	return stays;
+}
+
+TEST(what_is_not_registered_is_pinned_meanwhile)
+{
+	char *p = hugepin_malloc(MIB);
+	int tries = 0;
+
+	while (!is_pinned_meanwhile(p) && EXPECT(++tries < BUSY_TRIES))
+		;
 	hugepin_free(p);
 }
 
@@ -460,14 +484,18 @@ TEST(a_held_key_pins_again_until_its_registration_ends)
 	struct hugepin_key key = { .life = NULL };
 	struct hugepin_pin pin;
 	hugepin_domain *d = NULL;
+	int tries = 0;
 
 	EXPECT_EQ(hugepin_key_pin(&key), -ENOKEY);
-	EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, &attr, &d), 0);
-	EXPECT_EQ(hugepin_pin(d, p, MIB, 0, &pin), 0);
-	EXPECT_EQ(hugepin_key_take(d, &pin, HUGEPIN_KEY_LAYOUT, &key), 0);
-	EXPECT(!memcmp(&key.pin, &pin, sizeof pin));
-	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	EXPECT_EQ(hugepin_key_pin(&key), 0);
+	do {
+		if (d)
+			EXPECT_EQ(hugepin_domain_close(d), 0);
+		EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, &attr, &d), 0);
+		EXPECT_EQ(hugepin_pin(d, p, MIB, 0, &pin), 0);
+		EXPECT_EQ(hugepin_key_take(d, &pin, HUGEPIN_KEY_LAYOUT, &key), 0);
+		EXPECT(!memcmp(&key.pin, &pin, sizeof pin));
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	} while (hugepin_key_pin(&key) == -ENOKEY && EXPECT(++tries < BUSY_TRIES));
 	EXPECT_EQ(hugepin_domain_close(d), -EBUSY);
 	EXPECT_EQ(hugepin_key_unpin(&key), 0);
 	EXPECT_EQ(hugepin_domain_close(d), 0);
