@@ -71,55 +71,68 @@ int hugepin_sg_caps(struct ibv_qp *qp, const struct ibv_qp_cap *granted, struct 
 
 /* ------------------------------------------------------------------ counting */
 
-/* The counts of a message, some of whose pieces are copied. */
-struct tally {
-	uint64_t bytes, copied_bytes;
-	uint32_t pieces, elements;
+struct message {
+	uint64_t bytes;
+	uint32_t pieces, registrations;
 	size_t longest;
 	bool bad; /* a piece is at NULL, or wraps */
 };
 
-static void count_pieces(const struct iovec *iov, int n, uint64_t copy_below, uint32_t from, uint32_t to,
-			 struct tally *ret_)
+/* Registrations are a guess: pieces in the same hugepage or in the next one count as in one. A hash of 64 bits remembers
+ * the hugepages seen, so it distinguishes up to 64 of them. */
+static struct message look_at(const struct iovec *iov, int n)
 {
-	struct tally t = { 0 };
-	bool joins = false; /* the previous piece is copied */
-
-	for (uint32_t i = 0; i < (uint32_t)n; i++) {
-		const size_t len = iov[i].iov_len;
-		if (!len)
-			continue;
-		const bool copied = len < copy_below || i - from < to - from;
-		t.pieces++;
-		t.bytes = t.bytes + len < t.bytes ? UINT64_MAX : t.bytes + len;
-		t.bad |= !hp_iov_valid((uintptr_t)iov[i].iov_base, len);
-		t.longest = HP_MAX(len, t.longest);
-		t.copied_bytes += copied ? len : 0;
-		t.elements += !(copied && joins);
-		joins = copied;
-	}
-	*ret_ = t;
-}
-
-/* Whether most pieces are likely to lie in a registration each. Pieces in the same hugepage or in the next one count as
- * in one registration. A hash of 64 bits remembers the hugepages seen, so it distinguishes up to 64 of them. */
-static bool lie_apart(const struct iovec *iov, int n, uint32_t pieces)
-{
+	struct message m = { 0 };
 	uint64_t last = UINT64_MAX / 2, seen = 0;
-	uint32_t registrations = 0;
 
 	for (int i = 0; i < n; i++) {
+		const size_t len = iov[i].iov_len;
 		const uint64_t page = (uintptr_t)iov[i].iov_base >> 21;
-		const uint64_t bit = UINT64_C(1) << (page * UINT64_C(0x9e3779b97f4a7c15) >> 58);
-		if (!iov[i].iov_len)
+
+		if (!len)
 			continue;
+		m.pieces++;
+		m.bytes = m.bytes + len < m.bytes ? UINT64_MAX : m.bytes + len;
+		m.bad |= !hp_iov_valid((uintptr_t)iov[i].iov_base, len);
+		m.longest = HP_MAX(len, m.longest);
 		if (page - last + 1 > 2) {
-			registrations += !(seen & bit);
+			const uint64_t bit = UINT64_C(1) << (page * UINT64_C(0x9e3779b97f4a7c15) >> 58);
+
+			m.registrations += !(seen & bit);
 			seen |= bit;
 		}
 		last = page;
 	}
-	return registrations > HP_MIN(pieces, 64u) / 2;
+	return m;
+}
+
+/* Whether most pieces are likely to lie in a registration each. */
+static bool lie_apart(const struct message *m)
+{
+	return m->registrations > HP_MIN(m->pieces, 64u) / 2;
+}
+
+/* The elements of a message whose pieces shorter than `below` are copied, and those of [from, to). Returns the bytes
+ * copied. */
+static inline uint64_t count_copied(const struct iovec *iov, uint32_t n, uint64_t below, uint32_t from, uint32_t to,
+				    uint32_t *ret_elements)
+{
+	uint64_t bytes = 0;
+	uint32_t elements = 0;
+	bool joins = false; /* the previous piece is copied */
+
+	for (uint32_t i = 0; i < n; i++) {
+		const size_t len = iov[i].iov_len;
+		const bool copied = len < below || i - from < to - from;
+
+		if (!len)
+			continue;
+		bytes += copied ? len : 0;
+		elements += !(copied && joins);
+		joins = copied;
+	}
+	*ret_elements = elements;
+	return bytes;
 }
 
 /* ------------------------------------------------------------------ choosing */
@@ -170,23 +183,22 @@ static void plan_mixture(struct hugepin_sg_plan *p, const struct iovec *iov, uin
 	bool fits;
 
 	do {
-		struct tally t;
-		uint32_t from = 0, to = 0;
+		uint32_t from = 0, to = 0, elements;
+		uint64_t copied = count_copied(iov, p->n, below, 0, 0, &elements);
 
-		count_pieces(iov, (int)p->n, below, 0, 0, &t);
-		fits = t.elements <= elements_max;
+		fits = elements <= elements_max;
 		if (!fits) {
-			find_window(iov, (int)p->n, below, t.elements - (uint32_t)elements_max, &from, &to);
-			count_pieces(iov, (int)p->n, below, from, to, &t);
+			find_window(iov, (int)p->n, below, elements - (uint32_t)elements_max, &from, &to);
+			copied = count_copied(iov, p->n, below, from, to, &elements);
 		}
-		if (t.copied_bytes < least) {
-			least = t.copied_bytes;
-			p->mode = t.copied_bytes < p->bytes ? HUGEPIN_SG_GATHER | HUGEPIN_SG_COPY : HUGEPIN_SG_COPY;
+		if (copied < least) {
+			least = copied;
+			p->mode = copied < p->bytes ? HUGEPIN_SG_GATHER | HUGEPIN_SG_COPY : HUGEPIN_SG_COPY;
 			p->copy_below = (uint32_t)HP_MIN(below, (uint64_t)UINT32_MAX);
 			p->copy_from = from;
 			p->copy_to = to;
-			p->slot = (uint32_t)t.copied_bytes;
-			p->sges = t.elements;
+			p->slot = (uint32_t)copied;
+			p->sges = elements;
 		}
 		below *= 2;
 	} while (!fits && below / 2 <= longest);
@@ -203,8 +215,7 @@ int hugepin_sg_plan(const struct hugepin_sg_model *model, const struct hugepin_s
 	if (model->size < sizeof *model || !caps || !ret_ || n < 0 || (n && !iov) || mode & ~known ||
 	    (purpose & (purpose - 1)))
 		return -EINVAL;
-	struct tally t;
-	count_pieces(iov, n, 0, 0, 0, &t);
+	const struct message t = look_at(iov, n);
 	if (t.bad)
 		return -EINVAL;
 	if (t.bytes > UINT32_MAX)
@@ -229,7 +240,7 @@ int hugepin_sg_plan(const struct hugepin_sg_model *model, const struct hugepin_s
 		p.mode = HUGEPIN_SG_INLINE;
 		p.sges = t.pieces;
 	} else if ((allowed & both) == both && elements_max) {
-		const uint32_t *below = lie_apart(iov, n, t.pieces) ? model->apart_below : model->copy_below;
+		const uint32_t *below = lie_apart(&t) ? model->apart_below : model->copy_below;
 		plan_mixture(&p, iov, HP_MAX(below[cold], 1u), elements_max, t.longest);
 	} else if (allowed & HUGEPIN_SG_COPY && (elements_max || !t.pieces)) {
 		p.mode = HUGEPIN_SG_COPY;
