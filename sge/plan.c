@@ -78,8 +78,8 @@ struct message {
 	bool bad; /* a piece is at NULL, or wraps */
 };
 
-/* Registrations are a guess: pieces in the same hugepage or in the next one count as in one. A hash of 64 bits remembers
- * the hugepages seen, so it distinguishes up to 64 of them. */
+/* Registrations are a guess: pieces in the same hugepage or in the next one count as in one. A hash of 64 bits
+ * remembers the hugepages seen, so it distinguishes up to 64 of them. */
 static struct message look_at(const struct iovec *iov, int n)
 {
 	struct message m = { 0 };
