@@ -530,6 +530,15 @@ TEST(memory_that_is_taken_for_discarded_is_watched_until_it_is_unmapped)
 	close_empty(&device, d);
 }
 
+/* On a busy machine a pin may be registered for itself alone, since its memory could not be watched in time. */
+static bool is_cached_in_the_end(hugepin_domain *d, const char *p, size_t len)
+{
+	for (int i = 0; i < 1000; i++)
+		if (is_cached(d, p, len))
+			return true;
+	return false;
+}
+
 /* The registration ends before a pin finds the memory discarded. */
 TEST(memory_whose_discard_was_heard_is_watched_until_it_is_unmapped)
 {
@@ -540,12 +549,15 @@ TEST(memory_whose_discard_was_heard_is_watched_until_it_is_unmapped)
 		EXPECT_EQ(hugepin_domain_close(d), 0);
 		SKIP("no userfaultfd");
 	}
-	EXPECT(is_cached(d, p, MIB));
+	EXPECT(is_cached_in_the_end(d, p, MIB));
 	madvise(p, MIB, MADV_DONTNEED);
-	hugepin_purge();
+	for (int i = 0; i < 20000 && stats_of(d).regions; i++) {
+		hugepin_purge();
+		usleep(1000);
+	}
 	EXPECT_EQ(stats_of(d).regions, 0);
 	EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
-	EXPECT(is_cached(d, p, MIB));
+	EXPECT(is_cached_in_the_end(d, p, MIB));
 	munmap(p, MIB);
 	close_empty(&device, d);
 }
