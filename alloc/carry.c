@@ -30,6 +30,14 @@ static bool watch(int fd, uintptr_t at, size_t len)
 	return hp_sys(SYS_ioctl, fd, UFFDIO_REGISTER, &r) == 0;
 }
 
+/* Closing the descriptor is not enough, because a child of a fork meanwhile has it, too. */
+static void watch_no_more(int fd, uintptr_t at, size_t len)
+{
+	struct uffdio_range range = { at, len };
+
+	hp_sys(SYS_ioctl, fd, UFFDIO_UNREGISTER, &range);
+}
+
 /* The kernel refuses where pages are shared with a child, are pinned by a device, or belong to the pool, and where
  * something lies already. It moves what comes before. */
 static size_t move(int fd, uintptr_t to, uintptr_t from, size_t len)
@@ -56,8 +64,13 @@ size_t hp_carry(uintptr_t to, uintptr_t from, size_t len)
 
 	if (fd < 0)
 		return 0;
-	if (hp_sys(SYS_ioctl, fd, UFFDIO_API, &api) == 0 && watch((int)fd, from, len) && watch((int)fd, to, len))
-		done = move((int)fd, to, from, len);
+	if (hp_sys(SYS_ioctl, fd, UFFDIO_API, &api) == 0 && watch((int)fd, from, len)) {
+		if (watch((int)fd, to, len)) {
+			done = move((int)fd, to, from, len);
+			watch_no_more((int)fd, to, len);
+		}
+		watch_no_more((int)fd, from, len);
+	}
 	hp_sys(SYS_close, fd);
 	return done;
 }

@@ -126,6 +126,51 @@ TEST(memory_that_the_program_watches_stays)
 	close(fd);
 }
 
+static _Atomic int found = -1;
+static _Atomic bool stop;
+
+/* Have another descriptor of each userfaultfd that comes by, as a child of another thread's fork has. */
+static void *keep_descriptors(void *unused)
+{
+	char path[64], target[64];
+
+	(void)unused;
+	while (found < 0 && !stop)
+		for (int fd = 3; fd < 16 && found < 0; fd++) {
+			snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+			const ssize_t n = readlink(path, target, sizeof target - 1);
+
+			target[n > 0 ? n : 0] = 0;
+			if (strstr(target, "userfaultfd"))
+				found = dup(fd);
+		}
+	return NULL;
+}
+
+/* Otherwise whoever touches the memory would wait until that descriptor is closed. A read of the kernel fails instead. */
+TEST(a_descriptor_that_a_child_has_too_watches_nothing)
+{
+	pthread_t t;
+	int end[2];
+
+	NEEDS_MOVE;
+	EXPECT(!pipe(end) && !pthread_create(&t, NULL, keep_descriptors, NULL));
+	for (int i = 0; i < 100000 && found < 0 && areas_new(); i++) {
+		area[0][0] = 3;
+		EXPECT_EQ(carry(), LEN);
+	}
+	EXPECT(found >= 0);
+	stop = true;
+	pthread_join(t, NULL);
+	for (int i = 0; i < 2; i++) {
+		EXPECT_EQ(write(end[1], "x", 1), 1);
+		EXPECT_EQ(read(end[0], area[i] + LEN - 1, 1), 1);
+	}
+	close(end[0]);
+	close(end[1]);
+	close(found);
+}
+
 /* The buffer is neither copied nor there twice. */
 TEST(realloc_of_hugepages_that_moves_takes_no_memory)
 {
