@@ -4,10 +4,9 @@
 
 #include <grp.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
 #include <linux/landlock.h>
-#include <linux/seccomp.h>
 
+#include "../live/filter.h"
 #include "change_addresses.h"
 #include "change_limits.h"
 #include "change_registrations.h"
@@ -252,20 +251,14 @@ static bool give_files_up(struct worker *unused)
  * others. */
 static bool confine(struct worker *w)
 {
-	static const int calls[] = { SYS_mmap,  SYS_munmap, SYS_mremap,     SYS_madvise, SYS_mprotect, SYS_brk,
-				     SYS_futex,
-				     SYS_write, SYS_exit,   SYS_exit_group, SYS_pipe2,   SYS_close,    SYS_getpid,
-				     SYS_rt_sigreturn };
-	enum { COUNT = sizeof calls / sizeof *calls };
-	struct sock_filter f[2 * COUNT + 2];
-	struct sock_fprog program = { .filter = f };
+	static const uint16_t calls[] = { SYS_mmap,  SYS_munmap, SYS_mremap,     SYS_madvise, SYS_mprotect, SYS_brk,
+					  SYS_futex, SYS_write,  SYS_exit,       SYS_exit_group, SYS_pipe2, SYS_close,
+					  SYS_getpid, SYS_rt_sigreturn };
+	struct filter f = { .len = 0 };
 
-	f[program.len++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
-	for (int i = 0; i < COUNT; i++) {
-		f[program.len++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)calls[i], 0, 1);
-		f[program.len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
-	}
-	f[program.len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, (uint32_t)w->with);
+	filter_calls(&f, calls, FILTER_COUNT(calls), SECCOMP_RET_ALLOW);
+	struct sock_fprog program = filter_end(&f, (uint32_t)w->with);
+
 	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
 	       syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0;
 }
