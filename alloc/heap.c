@@ -263,8 +263,6 @@ void *hugepin_aligned_alloc(size_t align, size_t size)
 	return p ? p : alloc_below(align, size);
 }
 
-#define CLEAR_BY_PARTS ((size_t)32 << 20)
-
 struct clearing {
 	uintptr_t start, end;
 };
@@ -280,14 +278,12 @@ static void clear_part(void *clearing, uintptr_t from, uintptr_t to)
 }
 
 /* Clear the first `bytes` of a buffer. The parts of a long buffer that have no memory read as zeros already, and have
- * to stay so, because a program may use little of a large table. Pages of the pool have memory anyway. The kernel is
- * asked by a descriptor, which takes a number that another thread may be about to use, so shorter buffers are just
- * cleared. */
+ * to stay so, because a program may use little of a large table. Pages of the pool have memory anyway. */
 static void *clear(void *p, size_t bytes)
 {
 	struct clearing c = { (uintptr_t)p, (uintptr_t)p + bytes };
 
-	if (bytes < CLEAR_BY_PARTS || HP_STAT_GET(hugetlb_bytes) ||
+	if (bytes < HP_BY_PARTS || HP_STAT_GET(hugetlb_bytes) ||
 	    !hp_there_each(c.start, hp_round_up(c.end, hp_base_page), clear_part, &c))
 		memset(p, 0, bytes);
 	return p;

@@ -12,6 +12,7 @@
 #include "alloc/misuse.h"
 #include "alloc/below.h"
 #include "base/stats.h"
+#include "base/there.h"
 #include "hugepin.h"
 
 /* A buffer of at least ROOM_MIN chunks that has to move gets room of its own length behind it. From ROOM_LARGE chunks
@@ -147,6 +148,31 @@ static void copy_chunks(char *to, const char *from, size_t len, size_t dirty)
 	}
 }
 
+struct copying {
+	char *to; /* new memory that reads as zeros */
+	uintptr_t from, end;
+};
+
+static void copy_part(void *copying, uintptr_t from, uintptr_t to)
+{
+	const struct copying *c = copying;
+
+	from = HP_MAX(from, c->from);
+	to = HP_MIN(to, c->end);
+	if (from < to)
+		copy_chunks(c->to + (from - c->from), (void *)from, to - from, 0);
+}
+
+/* Copy a buffer's chunks to new memory that reads as zeros. Of a long buffer only the parts that have memory are read. */
+static void copy_to_zeros(char *to, const char *from, size_t len)
+{
+	struct copying c = { to, (uintptr_t)from, (uintptr_t)from + len };
+
+	if (len < HP_BY_PARTS || HP_STAT_GET(hugetlb_bytes) ||
+	    !hp_there_each(c.from & -hp_base_page, hp_round_up(c.end, hp_base_page), copy_part, &c))
+		copy_chunks(to, from, len, 0);
+}
+
 /* The contents of a buffer go to a new one: whole hugepages without a copy where the new buffer has none yet. The kernel
  * refuses pages that are registered meanwhile. */
 static void move_contents(struct hp_handed h, char *from, size_t len)
@@ -157,7 +183,7 @@ static void move_contents(struct hp_handed h, char *from, size_t len)
 	copy_chunks(h.p, from, at, h.dirty);
 	if (len - at >= HP_CARRY_MIN && !(aligned & (HP_PAGE - 1)) && hp_span_has(&hp_span, h.p) && !hp_is_filtered())
 		at += hp_carry((uintptr_t)h.p + at, (uintptr_t)from + at, (len - at) & ~(HP_PAGE - 1));
-	copy_chunks((char *)h.p + at, from + at, len - at, 0);
+	copy_to_zeros((char *)h.p + at, from + at, len - at);
 }
 
 void *hugepin_realloc(void *p, size_t size)

@@ -23,6 +23,10 @@ bool hp_there_is_quick(void);
  * does not tell. */
 bool hp_there(uintptr_t start, uintptr_t end, struct hp_there *there);
 
+/* Bytes from which hp_there_each() is worth its calls. It also opens a descriptor, and another thread may be about to use
+ * that number. */
+#define HP_BY_PARTS ((size_t)32 << 20)
+
 /* Call each(arg, from, to) for the parts of [start, end), private memory, that may have been written to, in their
  * order. All else reads as zeros. start and end are bounds of base pages. Takes microseconds for each GiB in hugepages,
  * and milliseconds before Linux 6.7 or for each GiB in base pages. False: the kernel does not tell, or the program has

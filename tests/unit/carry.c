@@ -3,6 +3,7 @@
 
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 #include "base/base.h"
@@ -42,6 +43,45 @@ static bool kernel_can(void)
 #define NEEDS_MOVE                                                                                                     \
 	if (!kernel_can())                                                                                             \
 	SKIP("the kernel has no UFFDIO_MOVE (Linux 6.8), or no userfaultfd")
+
+static long faults(void)
+{
+	struct rusage u;
+
+	getrusage(RUSAGE_SELF, &u);
+	return u.ru_minflt;
+}
+
+/* Pages cannot move where the buffer does not begin with a hugepage. What was never touched is not read either. */
+TEST(realloc_reads_no_part_of_a_long_buffer_that_has_no_memory)
+{
+	const size_t size = 40 * MIB, at = 20 * MIB;
+	char *large, *first, *p, *behind, *q;
+	long before;
+
+	hp_config.pages = HP_PAGES_BASE;
+	large = hugepin_malloc(62 * MIB); /* the next extent will be as long, and the buffer grows in it */
+	first = hugepin_malloc(3 * MIB + 9 * SLOT);
+	p = hugepin_realloc(hugepin_malloc(3 * MIB), size);
+	behind = hugepin_malloc(MIB);
+	if (!EXPECT(large && first && p && behind && (uintptr_t)p % PAGE))
+		return;
+	memset(p + at, 7, 3 * SLOT + 5);
+	before = faults();
+	q = hugepin_realloc(p, 2 * size);
+	EXPECT(faults() - before < 100);
+	if (!EXPECT(q && q != p))
+		return;
+	EXPECT_EQ(zero_check(q, at), -1);
+	for (size_t i = 0; i < 3 * SLOT + 5; i++)
+		if (q[at + i] != 7)
+			T_FAIL("byte %zu: %d", i, q[at + i]);
+	EXPECT_EQ(zero_check(q + at + 3 * SLOT + 5, size - at - 3 * SLOT - 5), -1);
+	hugepin_free(q);
+	hugepin_free(behind);
+	hugepin_free(first);
+	hugepin_free(large);
+}
 
 TEST(what_was_touched_goes_with_the_holes_and_leaves_zeros)
 {
