@@ -2,6 +2,7 @@
  * Fork's handlers. Before the fork they take locks and empty lists; after it they undo this, in the parent and in the
  * child. fork.c decides which memory the child gets.
  */
+#include <errno.h>
 #include <pthread.h>
 #include <sys/single_threaded.h>
 
@@ -26,28 +27,6 @@
 #include "base/stats.h"
 #include "base/sys.h"
 #include "base/thread.h"
-
-bool hugepin_fork_refused_(void)
-{
-	bool refused;
-
-	if (!hp_heap_ready() || hp_lock_mine(&hp_heap_lock) || hp_pages_inside())
-		return false;
-	hp_lock(&hp_heap_lock);
-	hp_pages_quiesce(HP_PART_HEAP);
-	refused = hp_fork_refuses();
-	if (refused)
-		HP_STAT_ADD(forks_refused, 1);
-	hp_pages_resume();
-	hp_unlock(&hp_heap_lock);
-	return refused;
-}
-
-void hugepin_fork_bypassed_(void)
-{
-	if (hp_heap_ready())
-		hp_fork_leave();
-}
 
 /* The state of the fork under way, which heap_prefork() sets and the later handlers read. While other threads may fork
  * too, hp_heap_lock protects it. */
@@ -104,6 +83,12 @@ static bool in_own_cache(void)
 	return c != &hp_cache_none && atomic_load_explicit(&c->slot.busy, memory_order_relaxed);
 }
 
+/* Whether a signal handler forks that has interrupted its own thread inside the heap. */
+static bool interrupts_heap(void)
+{
+	return hp_lock_mine(&hp_heap_lock) || hp_pages_inside() || in_own_cache();
+}
+
 static void note_length(uint64_t us)
 {
 	if (us > HP_STAT(fork_longest_us))
@@ -127,7 +112,7 @@ static void heap_prefork(void)
 	 * them. */
 	held = hp_locks_held;
 	hp_locks_held &= (2u << HP_LOCK_RANK_HEAP) - 1;
-	interrupted = hp_lock_mine(&hp_heap_lock) || hp_pages_inside() || in_own_cache();
+	interrupted = interrupts_heap();
 	moves = is_alone && !interrupted && move_wanted();
 	if (moves)
 		hp_thread_forbid(&hp_ticker);
@@ -280,6 +265,53 @@ static void heap_postfork_child(void)
 	if (!forking.interrupted && hp_heap_hooks()->postfork_child)
 		hp_heap_hooks()->postfork_child();
 	end_fork(hp_small()->postfork_child);
+}
+
+bool hugepin_fork_refused_(void)
+{
+	bool refused;
+
+	if (!hp_heap_ready())
+		return false;
+	if (interrupts_heap()) {
+		refused = !hp_fork_may_leave();
+	} else {
+		hp_lock(&hp_heap_lock);
+		hp_pages_quiesce(HP_PART_HEAP);
+		refused = hp_fork_refuses();
+		hp_pages_resume();
+		hp_unlock(&hp_heap_lock);
+	}
+	if (refused)
+		HP_STAT_COUNT(forks_refused, 1);
+	return refused;
+}
+
+void hugepin_fork_bypassed_(void)
+{
+	if (hp_heap_ready())
+		hp_fork_leave();
+}
+
+long hugepin_fork_by_(long (*call)(void *arg), void *arg)
+{
+	const bool ready = hp_heap_ready();
+	long r;
+
+	if (hugepin_fork_refused_()) {
+		errno = ENOMEM;
+		return -1;
+	}
+	if (ready)
+		heap_prefork();
+	r = call(arg);
+	if (ready) {
+		const int e = errno;
+
+		(r ? heap_postfork_parent : heap_postfork_child)();
+		errno = e;
+	}
+	return r;
 }
 
 /* Register the handlers as early as possible, because our child handler must run before others, which may use the heap.

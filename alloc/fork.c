@@ -398,12 +398,21 @@ struct hp_fork_copied hp_fork_prepare(bool listed, bool alone, size_t moved)
 	return copied;
 }
 
+/* Read without a lock, for forks that may interrupt a holder of it. */
+static struct pool whole_pool(void)
+{
+	return (struct pool){ .pages = HP_STAT_GET(hugetlb_bytes) >> HP_PAGE_SHIFT };
+}
+
+bool hp_fork_may_leave(void)
+{
+	return hp_config.fork_mode == HP_FORK_COW || covers_pool(whole_pool());
+}
+
 void hp_fork_leave(void)
 {
-	struct pool all = { .pages = HP_STAT_GET(hugetlb_bytes) >> HP_PAGE_SHIFT };
-
-	if (all.pages)
-		count_cow(all);
+	if (whole_pool().pages)
+		count_cow(whole_pool());
 }
 
 void hp_fork_parent(void)

@@ -28,4 +28,7 @@ void hp_fork_child(void);
  * function of this file is called for this fork. Takes no lock: who holds it may have stayed in another process. */
 void hp_fork_leave(void);
 
+/* Whether such a fork is safe, because the pool covers the heap. */
+bool hp_fork_may_leave(void);
+
 #endif

@@ -163,7 +163,7 @@ static void copy_part(void *copying, uintptr_t from, uintptr_t to)
 		copy_chunks(c->to + (from - c->from), (void *)from, to - from, 0);
 }
 
-/* Copy a buffer's chunks to new memory that reads as zeros. Of a long buffer only the parts that have memory are read. */
+/* Copy a buffer's chunks to new memory that reads as zeros. Of a long buffer only parts that have memory are read. */
 static void copy_to_zeros(char *to, const char *from, size_t len)
 {
 	struct copying c = { to, (uintptr_t)from, (uintptr_t)from + len };

@@ -90,6 +90,10 @@ _Bool hugepin_keeps_deepbind_(void);
 /* Whether fork() must fail with ENOMEM, for libhugepin-malloc.so's fork(). */
 _Bool hugepin_fork_refused_(void);
 
+/* Run call(arg), which forks by a bare system call and returns as fork(2) does, between fork's handlers of the heap.
+ * Returns what it returns, or -1 with ENOMEM if the fork is refused. */
+long hugepin_fork_by_(long (*call)(void *arg), void *arg);
+
 /* Called after a system call of the program's that has made a child past fork's handlers, so that the kernel copies on
  * write. Counts such a fork. Any thread may call this, also in a signal handler, and in such a child. */
 void hugepin_fork_bypassed_(void);

@@ -111,21 +111,33 @@ static long next_syscall(long n, const long *a)
 	return hp_sys_errno(hp_sys(n, a[0], a[1], a[2], a[3], a[4], a[5]));
 }
 
-/* Whether the call, which succeeded, has made a process with a copy of this one's memory. */
-static bool has_forked(long n, const long *a)
+/* Whether the call is a fork: it makes a process with a copy of this one's memory, which returns from the call, too. */
+static bool forks(long n, const long *a)
 {
-	switch (n) {
 #ifdef SYS_fork
-	case SYS_fork:
+	if (n == SYS_fork)
 		return true;
 #endif
-	case SYS_clone:
-		return !(a[0] & CLONE_VM);
-	case SYS_clone3: /* the first member of struct clone_args, which the kernel could read */
-		return !(*(const uint64_t *)a[0] & CLONE_VM);
-	default:
-		return false;
-	}
+	return n == SYS_clone && !(a[0] & CLONE_VM) && !a[1];
+}
+
+/* Whether the call, which succeeded, has made such a process that goes on elsewhere. */
+static bool has_forked(long n, const long *a)
+{
+	/* the first member of struct clone_args, which the kernel could read */
+	return (n == SYS_clone && !(a[0] & CLONE_VM)) || (n == SYS_clone3 && !(*(const uint64_t *)a[0] & CLONE_VM));
+}
+
+struct call {
+	long n;
+	const long *a;
+};
+
+static long make_call(void *call)
+{
+	const struct call *c = call;
+
+	return next_syscall(c->n, c->a);
 }
 
 EXPORT long syscall(long n, ...)
@@ -165,6 +177,8 @@ EXPORT long syscall(long n, ...)
 			return next_syscall(n, a);
 		break;
 	default:
+		if (forks(n, a))
+			return hugepin_fork_by_(make_call, &(struct call){ n, a });
 		r = next_syscall(n, a);
 		if (r > 0 && has_forked(n, a))
 			hugepin_fork_bypassed_();

@@ -7,7 +7,9 @@
 #include <dlfcn.h>
 #include <hugepin_stats.h>
 #include <limits.h>
+#include <malloc.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 
 #include "cgroup.h"
 
@@ -277,6 +279,49 @@ TEST(a_child_lives_with_the_pool_drained_after_fork)
 	heap_free(&h);
 }
 
+static char *written_by_children;
+static volatile int handled, died;
+
+static void fork_in_handler(int signal)
+{
+	const pid_t pid = fork();
+
+	(void)signal;
+	for (size_t i = 0; pid == 0 && i < 20 * MIB; i += 4096)
+		((volatile char *)written_by_children)[i]++;
+	if (pid == 0)
+		_exit(0);
+	died += pid > 0 && child_wait(pid) != 0;
+	handled++;
+}
+
+static int handler_main(void)
+{
+	struct drainer d;
+
+	written_by_children = memset(hide(malloc(20 * MIB)), 1, 20 * MIB);
+	d = pool_drain(0);
+	signal(SIGALRM, fork_in_handler);
+	for (int k = 0; k < 60; k++) {
+		const struct itimerval soon = { .it_value.tv_usec = 1000 + k * 50 };
+		const int last = handled;
+
+		for (setitimer(ITIMER_REAL, &soon, NULL); handled == last;) {
+			free(hide(malloc(3 * MIB)));
+			malloc_trim(0);
+		}
+	}
+	pool_refill(d);
+	return died;
+}
+
+/* Such a fork gets no copy. It fails where the pool does not cover the heap. */
+TEST(no_child_of_a_handler_that_interrupts_the_heap_dies_with_the_pool_empty)
+{
+	NEEDS_POOL(20);
+	EXPECT_EQ(run_again(environ, "--handler", NULL, NULL), 0);
+}
+
 TEST(spawned_programs_need_no_pool)
 {
 	struct heap h;
@@ -519,13 +564,14 @@ static int cow_main(void)
 
 /* ------------------------------------------------------------------ past the handlers of fork */
 
-static uint64_t forks_cow(void)
+static struct hugepin_stats stats_now(void)
 {
 	int (*stats)(struct hugepin_stats *, size_t);
-	struct hugepin_stats s;
+	struct hugepin_stats s = { 0 };
 
 	*(void **)&stats = dlsym(RTLD_DEFAULT, "hugepin_stats");
-	return EXPECT(stats && stats(&s, sizeof s) > 0) ? s.forks_cow : 0;
+	EXPECT(stats && stats(&s, sizeof s) > 0);
+	return s;
 }
 
 static int return_0(void *unused)
@@ -540,24 +586,27 @@ static int raw_main(void)
 	uint64_t args[8] = { [4] = SIGCHLD }; /* struct clone_args */
 	char *p = memset(hide(malloc(8 * MIB)), 1, 8 * MIB);
 
-	for (int i = 0; i < 2; i++) {
-		const long pid = i ? syscall(SYS_clone3, args, sizeof args) : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+	for (int by = 0; by < 2; by++) {
+		const long pid = by ? syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : syscall(SYS_clone3, args, sizeof args);
 
 		if (pid == 0)
-			_exit(p[0] != 1);
+			_exit(p[0] != 1 || !memset(p, 2, 8 * MIB));
 		EXPECT_EQ(child_wait((pid_t)pid), 0);
+		EXPECT_EQ(p[0], 1);
 	}
-	EXPECT_EQ(forks_cow(), 2);
+	EXPECT_EQ(stats_now().forks_cow, 1);
+	EXPECT_EQ(stats_now().forks_copied, 1);
 	EXPECT_EQ(syscall(SYS_clone, CLONE_THREAD | SIGCHLD, 0, 0, 0, 0), -1);
 	EXPECT_EQ(syscall(SYS_clone3, NULL, 0), -1);
 	EXPECT_EQ(child_wait(clone(return_0, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, NULL)), 0);
-	EXPECT_EQ(forks_cow(), 2);
+	EXPECT_EQ(stats_now().forks_cow, 1);
 	free(p);
 	return t_failures != 0;
 }
 
-/* Such a child may die once the pool is empty, so the statistics say that there was one. */
-TEST(a_child_made_by_a_system_call_is_counted_and_one_that_shares_memory_is_not)
+/* fork(2) and clone(2) that return in the child are prepared as fork(3) is. The child of a clone3() may die once the
+ * pool is empty, so the statistics say that there was one. */
+TEST(a_child_made_by_a_system_call_gets_a_copy_or_is_counted)
 {
 	NEEDS_POOL(10);
 	EXPECT_EQ(run_again(environ, "--raw", NULL, NULL), 0);
@@ -611,6 +660,8 @@ int main(int argc, char **argv)
 {
 	if (argc == 2 && !strcmp(argv[1], "--raw"))
 		return raw_main();
+	if (argc == 2 && !strcmp(argv[1], "--handler"))
+		return handler_main();
 	if (argc == 2 && !strcmp(argv[1], "--small"))
 		return small_main();
 	if (argc == 3 && !strcmp(argv[1], "--drain"))

@@ -443,6 +443,37 @@ TEST(a_fork_that_interrupts_the_heap_is_counted)
 	}
 }
 
+static long no_call(void *unused)
+{
+	(void)unused;
+	T_FAIL("a fork that must be refused was made");
+	return 0;
+}
+
+/* Its child could die when it writes to its memory. HUGEPIN_FORK=cow is for those who want a child even so. */
+TEST(a_fork_that_interrupts_the_heap_is_refused_unless_the_pool_covers_it)
+{
+	const uint64_t refused = HP_STAT(forks_refused), pool = HP_STAT(hugetlb_bytes);
+	const int64_t mode = hp_config.fork_mode;
+	void *p = hugepin_malloc(MIB); /* starts the heap */
+
+	hp_lock(&hp_heap_lock);
+	HP_STAT(hugetlb_bytes) = UINT64_C(1) << 50;
+	EXPECT(hugepin_fork_refused_());
+	EXPECT_EQ(hugepin_fork_by_(no_call, NULL), -1);
+	EXPECT_EQ(errno, ENOMEM);
+	hp_config.fork_mode = HP_FORK_COW;
+	EXPECT(!hugepin_fork_refused_());
+	hp_config.fork_mode = HP_FORK_COPY;
+	HP_STAT(hugetlb_bytes) = 0;
+	EXPECT(!hugepin_fork_refused_());
+	HP_STAT(hugetlb_bytes) = pool;
+	hp_unlock(&hp_heap_lock);
+	hp_config.fork_mode = mode;
+	EXPECT_EQ(HP_STAT(forks_refused), refused + 2);
+	hugepin_free(p);
+}
+
 static void *bypass(void *unused)
 {
 	hugepin_fork_bypassed_();
