@@ -248,10 +248,10 @@ int hugepin_sgq_open(const struct hugepin_sgq_attr *attr, hugepin_sgq **ret_);
 
 /* Add a sub-message of n pieces. The pieces must not change until the sub-message is done. If this returns 1, all was
  * copied, and the pieces may change at once. done may be NULL. flags: HUGEPIN_SG_COPY_OK ...
- * 0 or 1. After an error nothing is consumed. -EAGAIN: all frames are out, or the pool has no slot; poll. -EINVAL,
- * -EOVERFLOW. -EMSGSIZE: over one frame or datagram, without MULTI, or over `depth` frames. -ENOKEY: a piece to be
- * gathered is not registered. -ESHUTDOWN: the queue pair has failed. Or the provider's error at the post of an earlier
- * frame, to make room. */
+ * 0 or 1. After an error nothing is consumed. -EAGAIN: all frames are out, or the pool has no slot; a completion ends
+ * this: poll. -EINVAL, -EOVERFLOW. -EMSGSIZE: over one frame or datagram, without MULTI, or over `depth` frames, or
+ * over what the pool gives. -ENOKEY: a piece to be gathered is not registered. -ESHUTDOWN: the queue pair has failed.
+ * Or the provider's error at the post of an earlier frame, to make room. */
 int hugepin_sgq_add(hugepin_sgq *q, const struct iovec *iov, int n, uint64_t tag, hugepin_done_fn done, void *arg,
 		    unsigned flags);
 

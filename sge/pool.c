@@ -32,6 +32,14 @@ void hp_sgpool_detach(struct hugepin_sgpool *p)
 	pthread_mutex_unlock(&p->lock);
 }
 
+uint32_t hp_sgpool_most(struct hugepin_sgpool *p)
+{
+	pthread_mutex_lock(&p->lock);
+	const uint32_t queues = p->queues;
+	pthread_mutex_unlock(&p->lock);
+	return 1 + (p->slots_max - queues + 1) / 2;
+}
+
 bool hp_sgpool_take(struct hugepin_sgpool *p, uint32_t mine, uint32_t *ret_slot)
 {
 	pthread_mutex_lock(&p->lock);

@@ -49,6 +49,10 @@ static inline bool hp_sgpool_may_take(uint32_t mine, uint32_t spare)
 	return !mine || mine <= spare;
 }
 
+/* The most slots that a queue gets at a time, which is while no other queue has any. Those that it has are at most one
+ * more than what is spare. */
+uint32_t hp_sgpool_most(struct hugepin_sgpool *);
+
 /* Count in a queue, which has no slot. False: no slot could be owed to it. */
 bool hp_sgpool_attach(struct hugepin_sgpool *);
 void hp_sgpool_detach(struct hugepin_sgpool *);

@@ -527,7 +527,7 @@ static int add_sub(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64
 		/* Do not split datagrams, because some may get lost, and parts of two sub-messages could then be taken
 		 * for one. */
 		bool split = flags & HUGEPIN_SG_MULTI && !hp_sgq_raw(q) && !q->grh;
-		if (!split || parts > HP_MIN(q->depth, PARTS_MAX))
+		if (!split || parts > HP_MIN(q->depth, PARTS_MAX) || (q->pool && parts > hp_sgpool_most(q->pool)))
 			return -EMSGSIZE;
 	}
 	if (q->added - q->told > q->sub_mask && !grow_subs(q))
@@ -563,8 +563,8 @@ static int add_sub(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64
 				*frame_of(q, q->next) = hp_sgq_empty_frame;
 				drop_slot(q, q->next);
 			}
-			post_closed(q);
-			return got;
+			int err = post_closed(q); /* else nothing may be out that could end -EAGAIN */
+			return got == -EAGAIN && err ? err : got;
 		}
 		struct hp_sgq_frame *f = frame_of(q, q->next);
 		if (q->deadline_ns && !f->subs)
