@@ -145,7 +145,8 @@ int hugepin_lend_close(hugepin_lend *);
 	X(idle_bytes_max, B, "the most that is kept idle now; only of all peers") \
 	X(bytes_peak, B, "the most that lent and idle memory have been together; only of all peers") \
 	X(bucket_bytes, B, "the size of the pieces that are lent now, or more; only of all peers") \
-	X(table_bytes, B, "memory for the lend's tables; only of all peers")
+	X(table_bytes, B, "memory for the lend's tables; only of all peers") \
+	X(carry_max, B, "the program's own bytes in a message, at most, as the lend was opened")
 
 struct hugepin_lend_stats {
 	uint64_t version; /* HUGEPIN_VERSION of the library that filled it */

@@ -313,9 +313,9 @@ struct hugepin_lendq_attr {
 
 /* Open a lendq. It posts all receives of the queue pair. Queue pair, completion queues, domain and lend must outlive
  * the lendq. A completion queue must have room for depth and recv_depth completions besides the program's. -EINVAL: a
- * NULL, or more than the queue pair has. -EMSGSIZE: the queue pair does not send a message of carry_max and
- * HUGEPIN_LEND_MESSAGE_MAX bytes. -EOPNOTSUPP: the transport is not RC. -ENOMEM, -ENOBUFS as hugepin_pin. Or the
- * provider's error. May block and allocate. */
+ * NULL, no such peer, or more than the queue pair has. -EMSGSIZE: carry_max is less than the lend's, or the queue pair
+ * does not send a message of carry_max and HUGEPIN_LEND_MESSAGE_MAX bytes. -EOPNOTSUPP: the transport is not RC.
+ * -ENOMEM, -ENOBUFS as hugepin_pin. Or the provider's error. May block and allocate. */
 int hugepin_lendq_open(const struct hugepin_lendq_attr *attr, hugepin_lendq **ret_);
 
 /* Send a message of the lend: what send() of struct hugepin_lend_attr returns. 0: the message is copied, and will be

@@ -520,6 +520,7 @@ int hugepin_lend_stats(hugepin_lend *l, uint32_t peer, struct hugepin_lend_stats
 				hp_table_bytes(&l->asks_by_frame) + hp_borrowed_bytes(l) +
 				hp_lender_table_bytes(&l->lender);
 	}
+	s.carry_max = l->attr.carry_max;
 	s.version = HUGEPIN_VERSION;
 	hp_unlock(&l->lock);
 	memcpy(ret_, &s, HP_MIN(size, sizeof s));

@@ -228,7 +228,13 @@ int hugepin_lendq_open(const struct hugepin_lendq_attr *attr, hugepin_lendq **re
 	if (a.carry_max > UINT32_MAX - HUGEPIN_SG_TABLE(1) - HUGEPIN_LEND_MESSAGE_MAX)
 		return -EMSGSIZE;
 
-	int saved_errno = errno, err = hugepin_sg_caps(a.qp, a.granted, &caps, sizeof caps);
+	struct hugepin_lend_stats of_lend = { 0 };
+	int err = hugepin_lend_stats(a.lend, a.peer, &of_lend, sizeof of_lend);
+	if (err >= 0 && of_lend.carry_max > a.carry_max)
+		err = -EMSGSIZE;
+	int saved_errno = errno;
+	if (err >= 0)
+		err = hugepin_sg_caps(a.qp, a.granted, &caps, sizeof caps);
 	struct hugepin_lendq *q = err < 0 ? NULL : calloc(1, sizeof *q);
 	if (!q) {
 		errno = saved_errno;

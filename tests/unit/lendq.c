@@ -36,6 +36,7 @@ struct hugepin_lend {
 	unsigned gone[PEERS], broken, looked; /* looked: calls of hugepin_lend_progress */
 	int answers[PEERS]; /* whom to send a message when the peer has sent one; -1: nobody */
 	int refuses; /* the error of the next message */
+	uint32_t carry_max;
 	int polled; /* what the poll in a callback returned; 1: not tried */
 };
 
@@ -116,6 +117,12 @@ int hugepin_lend_progress(hugepin_lend *l)
 	pay(l);
 	pthread_mutex_unlock(&l->lock);
 	return 0;
+}
+
+int hugepin_lend_stats(hugepin_lend *l, uint32_t peer, struct hugepin_lend_stats *ret_, size_t size)
+{
+	*ret_ = (struct hugepin_lend_stats){ .carry_max = l->carry_max };
+	return peer < PEERS ? (int)size : -EINVAL;
 }
 
 int hugepin_lend_gone(hugepin_lend *l, uint32_t peer)
@@ -556,7 +563,14 @@ TEST_BY(at_depth_four, a_queue_opens_only_over_what_can_carry_the_messages)
 	EXPECT_EQ(queue_open(s, 0, (struct hugepin_lendq_attr){ .reserved_wr = usual.max_send_wr }), -EINVAL);
 	EXPECT_EQ(queue_open(s, 0, (struct hugepin_lendq_attr){ .depth = 5, .reserved_wr = 4 }), -EINVAL);
 	EXPECT_EQ(queue_open(s, 0, (struct hugepin_lendq_attr){ .recv_depth = 7 }), -EINVAL);
-	struct hugepin_lendq_attr a = { .size = sizeof a, .qp = &ud->qp, .domain = domain, .lend = &s->lend };
+	/* a message of the lend would find no room, or none would come to this peer */
+	s->lend.carry_max = CARRY;
+	struct hugepin_lendq_attr a = { .carry_max = CARRY - 1 };
+	EXPECT_EQ(queue_open(s, 0, a), -EMSGSIZE);
+	a = (struct hugepin_lendq_attr){ .size = sizeof a, .qp = &s->qp[0]->qp, .domain = domain, .lend = &s->lend,
+					 .peer = PEERS, .carry_max = CARRY };
+	EXPECT_EQ(hugepin_lendq_open(&a, &q), -EINVAL);
+	a = (struct hugepin_lendq_attr){ .size = sizeof a, .qp = &ud->qp, .domain = domain, .lend = &s->lend };
 	EXPECT_EQ(hugepin_lendq_open(&a, &q), -EOPNOTSUPP);
 	a.qp = &s->qp[0]->qp;
 	a.lend = NULL;
