@@ -136,9 +136,10 @@ int hugepin_sg_fill_recv(const struct hugepin_sg_caps *caps, const struct iovec 
 /* A queue of sub-messages for one destination over a queue pair. It sends several sub-messages as one frame. The queue
  * has one owner: one thread at a time may call (HUGEPIN_SGQ_MT: any thread, under a lock). A call while another thread
  * is in one is refused (-EPERM). The queue has no thread of its own: add, poll and wc look at deadlines.
- * Callbacks run only in poll, wc, flush, close and abort, in the order of the adds. A callback may add and flush. It
- * may not poll, hand in completions, close or abort (-EBUSY). In a child of fork the queue is the parent's: calls
- * return -ESTALE, except close and abort, which free the copy. */
+ * Callbacks run only in poll, wc, flush, close and abort, in the order of the adds, one at a time and without a lock:
+ * of several threads, one runs those of all. A callback may add and flush. It may not poll, hand in completions, close
+ * or abort (-EBUSY). In a child of fork the queue is the parent's: calls return -ESTALE, except close and abort, which
+ * free the copy. */
 typedef struct hugepin_sgq hugepin_sgq;
 
 /* A sub-message is done, and its pieces are the caller's again. status 0: completed (with RC the peer's adapter
@@ -154,7 +155,8 @@ typedef void (*hugepin_recv_fn)(void *arg, uint64_t tag, const void *data, size_
 /* Post a chain of work requests, as ibv_post_send does: 0, or an error with *bad the first that was not taken. A taken
  * work request stays where it is until its frame has completed. So the function may also keep the chain and post it
  * later, by links of its own (next), with other work requests between. It must keep the order and the send_flags, and
- * post each one, also after the queue pair has failed. It must not call functions of the queue (-EBUSY). */
+ * post each one, also after the queue pair has failed. It must not call functions of the queue (-EBUSY). Not with
+ * HUGEPIN_SGQ_MT. */
 typedef int (*hugepin_post_fn)(void *arg, struct ibv_send_wr *first, struct ibv_send_wr **bad);
 
 /* The upper sixteen bits of the wr_id of all work requests of queues. Use other values for your own work requests on
@@ -291,10 +293,9 @@ int hugepin_sgq_abort(hugepin_sgq *q);
 /* Carries the messages of a lend (hugepin_lend(3)) between this process and one peer, over a queue pair of type RC. The
  * same queue pair may carry the program's RDMA READs and WRITEs. A program opens one lendq for each peer, and the
  * send() of its struct hugepin_lend_attr calls hugepin_lendq_send. A received message goes to hugepin_lend_message. Any
- * thread may call. A function of the lend never waits for a lendq that another thread polls. The callbacks of the lend
- * run in hugepin_lendq_poll, hugepin_lendq_wc, close and abort. They may not call these functions of any lendq (-EBUSY
- * for the same one). In a child of fork the lendq is the parent's: calls return -ESTALE, except close and abort, which
- * free the copy. */
+ * thread may call. Messages are handed in one at a time, without a lock of the lendq. The callbacks of the lend run in
+ * hugepin_lendq_poll, hugepin_lendq_wc, close and abort. They may not call these functions of the same lendq (-EBUSY).
+ * In a child of fork the lendq is the parent's: calls return -ESTALE, except close and abort, which free the copy. */
 typedef struct hugepin_lendq hugepin_lendq;
 
 struct hugepin_lendq_attr {

@@ -139,6 +139,7 @@ static size_t lay_out(struct hugepin_sgq *q, char *block)
 	q->recv_sge = cut_array(block, &used, q->recv_depth, sizeof *q->recv_sge);
 	q->recv_out = cut_array(block, &used, q->recv_depth, sizeof *q->recv_out);
 	q->idle = cut_array(block, &used, q->recv_depth, sizeof *q->idle);
+	q->arrived = cut_array(block, &used, q->recv_depth, sizeof *q->arrived);
 	return used;
 }
 
@@ -217,11 +218,7 @@ static int open_queue(const struct hugepin_sgq *settings, const struct hugepin_s
 	*q = *settings;
 	lay_out(q, block);
 	hp_sgq_watch_forks();
-	pthread_mutexattr_t recursive;
-	pthread_mutexattr_init(&recursive);
-	pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
-	pthread_mutex_init(&q->lock, &recursive);
-	pthread_mutexattr_destroy(&recursive);
+	pthread_mutex_init(&q->lock, NULL);
 	q->id = hp_sgq_new_id();
 
 	if (q->pool)
@@ -255,7 +252,7 @@ int hugepin_sgq_open(const struct hugepin_sgq_attr *attr, hugepin_sgq **ret_)
 		return -EINVAL;
 	memcpy(&a, attr, HP_MIN(attr->size, sizeof a));
 	if (!a.qp || !a.domain || a.flags & ~(uint32_t)QUEUE_FLAGS || (a.recv_depth && (!a.recv || a.qp->srq)) ||
-	    (a.model && a.model->size < sizeof *a.model))
+	    (a.model && a.model->size < sizeof *a.model) || (a.post && a.flags & HUGEPIN_SGQ_MT))
 		return -EINVAL;
 	if (a.pool && (a.pool->domain != a.domain || a.recv_depth))
 		return -EINVAL;

@@ -16,9 +16,10 @@
  * work request is always signalled, and a later completion covers the unsignalled ones. This holds even after a
  * failure, because a posted frame is then flushed and completes.
  *
- * Threads: one at a time, or several under a recursive lock (HUGEPIN_SGQ_MT). The lock is held while callbacks run, and
- * ranks above all locks of domains. Without the lock a call notes its thread, and a call of another thread that finds
- * the note is refused. Two calls that begin at the same moment may miss each other, unless HUGEPIN_SGQ_DEBUG is set.
+ * Threads: one at a time, or several under a lock (HUGEPIN_SGQ_MT), which ranks above all locks of domains. Without the
+ * lock a call notes its thread, and a call of another thread that finds the note is refused. Two calls that begin at
+ * the same moment may miss each other, unless HUGEPIN_SGQ_DEBUG is set. Callbacks run without the lock, one at a time:
+ * the thread that runs one notes itself, and runs those, too, that other threads' calls have made due meanwhile.
  * Nothing is allocated after opening, except that with a pool (pool.h) the ring of sub-messages grows by use.
  */
 #include "sge/state.h"
@@ -45,19 +46,19 @@ enum { BATCH = 16 }; /* completions polled at once */
 /* ------------------------------------------------------------------ threads */
 
 static HP_TLS char self; /* its address distinguishes threads */
+static char in_post; /* the note while the program's post function runs, in which no function may be called */
 
-/* Note this thread as the queue's caller. A call from within a callback finds its own note. False: the note is another
- * thread's. */
-static bool note_caller(struct hugepin_sgq *q)
+/* Note this thread as the queue's caller. A call from within a callback finds its own note. */
+static int note_caller(struct hugepin_sgq *q)
 {
 	const char *caller = atomic_load_explicit(&q->caller, memory_order_relaxed);
 	if (caller)
-		return caller == &self;
+		return caller == &self ? 0 : caller == &in_post ? -EBUSY : -EPERM;
 	if (HP_UNLIKELY(q->flags & HUGEPIN_SGQ_DEBUG))
 		return atomic_compare_exchange_strong_explicit(&q->caller, &caller, &self, memory_order_relaxed,
-							       memory_order_relaxed);
+							       memory_order_relaxed) ? 0 : -EPERM;
 	atomic_store_explicit(&q->caller, &self, memory_order_relaxed);
-	return true;
+	return 0;
 }
 
 /* Each public function begins with enter_queue(). It ends with leave_queue(), which restores the program's errno. */
@@ -68,15 +69,9 @@ static int enter_queue(struct hugepin_sgq *q, int *saved_errno)
 	if (q->generation != hp_sgq_generation)
 		return -ESTALE;
 	*saved_errno = errno;
-	if (q->flags & HUGEPIN_SGQ_MT)
-		pthread_mutex_lock(&q->lock);
-	else if (!note_caller(q))
-		return -EPERM;
-	if (HP_UNLIKELY(q->in_post)) { /* only this thread can get here: it keeps its note or its lock */
-		if (q->flags & HUGEPIN_SGQ_MT)
-			pthread_mutex_unlock(&q->lock);
-		return -EBUSY;
-	}
+	if (!(q->flags & HUGEPIN_SGQ_MT))
+		return note_caller(q);
+	pthread_mutex_lock(&q->lock);
 	return 0;
 }
 
@@ -88,6 +83,12 @@ static int leave_queue(struct hugepin_sgq *q, int saved_errno, int ret)
 		atomic_store_explicit(&q->caller, NULL, memory_order_relaxed);
 	errno = saved_errno;
 	return ret;
+}
+
+/* Whether this call was made in a callback of the queue. */
+static bool within_callback(const struct hugepin_sgq *q)
+{
+	return q->in_callback && atomic_load_explicit(&q->caller, memory_order_relaxed) == &self;
 }
 
 /* ------------------------------------------------------------------ a frame under construction */
@@ -298,9 +299,9 @@ static int post_chain(struct hugepin_sgq *q, struct ibv_send_wr *first, struct i
 {
 	if (!q->post)
 		return hp_verbs_error(ibv_post_send(q->qp, first, bad));
-	q->in_post = true;
+	atomic_store_explicit(&q->caller, &in_post, memory_order_relaxed);
 	int err = hp_verbs_error(q->post(q->post_arg, first, bad));
-	q->in_post = false;
+	atomic_store_explicit(&q->caller, &self, memory_order_relaxed);
 	return err;
 }
 
@@ -403,18 +404,57 @@ static void frame_end(struct hugepin_sgq *q, int status)
 	q->done++;
 }
 
+/* Callbacks run between these, without the lock. */
+static void begin_callback(struct hugepin_sgq *q)
+{
+	if (q->flags & HUGEPIN_SGQ_MT)
+		pthread_mutex_unlock(&q->lock);
+}
+
+static void end_callback(struct hugepin_sgq *q)
+{
+	if (q->flags & HUGEPIN_SGQ_MT)
+		pthread_mutex_lock(&q->lock);
+}
+
+/* Run the callbacks that are due: first what has arrived, then what is done, then that the queue pair has failed. If
+ * one is running already, the call that runs it finds these. */
 static void run_callbacks(struct hugepin_sgq *q)
 {
-	if (q->in_callback) /* the outer call of this function runs the remaining callbacks */
+	if (q->in_callback)
 		return;
-	while (q->told < q->settled) {
-		struct hp_sgq_sub s = q->sub[q->told++ & q->sub_mask];
-		if (!s.done)
-			continue;
-		q->in_callback = true;
-		s.done(s.arg, s.tag, s.status);
-		q->in_callback = false;
+	q->in_callback = true;
+	if (q->flags & HUGEPIN_SGQ_MT)
+		atomic_store_explicit(&q->caller, &self, memory_order_relaxed);
+	for (;;) {
+		void (*const ended)(void *) = q->failed || q->closing ? q->ended : NULL;
+		if (q->arrived_count) {
+			const struct hp_sgq_arrival *arrived = &q->arrived[q->arrived_first];
+			begin_callback(q);
+			hp_sgq_hand_out(q, arrived);
+			end_callback(q);
+			q->idle[q->idle_count++] = arrived->slot;
+			q->arrived_first = q->arrived_first + 1 < q->recv_depth ? q->arrived_first + 1 : 0;
+			q->arrived_count--;
+		} else if (q->told < q->settled) {
+			struct hp_sgq_sub s = q->sub[q->told++ & q->sub_mask];
+			if (!s.done)
+				continue;
+			begin_callback(q);
+			s.done(s.arg, s.tag, s.status);
+			end_callback(q);
+		} else if (ended) {
+			q->ended = NULL;
+			begin_callback(q);
+			ended(q->recv_arg);
+			end_callback(q);
+		} else {
+			break;
+		}
 	}
+	q->in_callback = false;
+	if (q->flags & HUGEPIN_SGQ_MT)
+		atomic_store_explicit(&q->caller, NULL, memory_order_relaxed);
 }
 
 static void cancel_rest(struct hugepin_sgq *q)
@@ -638,7 +678,7 @@ int hugepin_sgq_poll(hugepin_sgq *q, int max)
 	int saved_errno, err = enter_queue(q, &saved_errno);
 	if (err)
 		return err;
-	if (max < 0 || q->in_callback)
+	if (max < 0 || within_callback(q))
 		return leave_queue(q, saved_errno, max < 0 ? -EINVAL : -EBUSY);
 	int taken = poll_one(q, q->qp->send_cq, max), more = 0;
 	if (taken >= 0 && q->recv_depth && q->qp->recv_cq != q->qp->send_cq)
@@ -658,7 +698,7 @@ int hugepin_sgq_wc(hugepin_sgq *q, const struct ibv_wc *wc)
 	int saved_errno, err = wc ? enter_queue(q, &saved_errno) : -EINVAL;
 	if (err)
 		return err;
-	if (q->in_callback)
+	if (within_callback(q))
 		return leave_queue(q, saved_errno, -EBUSY);
 	bool ours = take_completion(q, wc);
 	if (ours)

@@ -1,6 +1,6 @@
 /*
  * The receives of a queue: posting them, handing completed ones to the queue's receiver, and flushing them at the end.
- * receive.h has the contracts. The caller has entered the queue, as queue.c describes.
+ * receive.h has the contracts.
  */
 #include "sge/receive.h"
 
@@ -15,19 +15,26 @@ bool hp_sgq_received(struct hugepin_sgq *q, const struct ibv_wc *wc)
 	if (slot >= q->recv_depth || !q->recv_out[slot])
 		return false;
 	q->recv_out[slot] = false;
-	q->idle[q->idle_count++] = slot;
 	if (wc->status) {
+		q->idle[q->idle_count++] = slot;
 		hp_sgq_fail(q, wc);
 		return true;
 	}
-	const char *data = q->recv_slots + slot * q->recv_bytes + q->grh;
-	size_t len = wc->byte_len - q->grh;
+	/* The completion of an RDMA WRITE with immediate data uses up a receive, too, but its slot holds no data. */
+	uint32_t at = q->arrived_first + q->arrived_count++;
+	q->arrived[at < q->recv_depth ? at : at - q->recv_depth] = (struct hp_sgq_arrival){
+		.slot = slot, .len = wc->opcode == IBV_WC_RECV ? wc->byte_len : 0, .data = wc->opcode == IBV_WC_RECV };
+	return true;
+}
+
+void hp_sgq_hand_out(struct hugepin_sgq *q, const struct hp_sgq_arrival *arrived)
+{
+	const char *data = q->recv_slots + arrived->slot * q->recv_bytes + q->grh;
+	size_t len = arrived->len - q->grh;
 	struct hugepin_sg_rx rx;
 	struct iovec record;
 	uint64_t tag = 0;
-	q->in_callback = true;
-	/* The completion of an RDMA WRITE with immediate data uses up a receive, too, but its slot holds no data. */
-	if (wc->opcode != IBV_WC_RECV || wc->byte_len < q->grh || len > q->frame_bytes ||
+	if (!arrived->data || arrived->len < q->grh || len > q->frame_bytes ||
 	    (!hp_sgq_raw(q) && hugepin_sg_iter(&rx, data, len) < 0))
 		q->recv(q->recv_arg, 0, NULL, 0, 0, 0);
 	else if (hp_sgq_raw(q))
@@ -35,8 +42,6 @@ bool hp_sgq_received(struct hugepin_sgq *q, const struct ibv_wc *wc)
 	else
 		while (hugepin_sg_next(&rx, &record, &tag))
 			q->recv(q->recv_arg, tag, record.iov_base, record.iov_len, rx.part, rx.parts);
-	q->in_callback = false;
-	return true;
 }
 
 /* In the error state nothing is posted, because the receive might be outstanding for ever: some providers do not flush

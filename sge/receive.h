@@ -1,5 +1,6 @@
 /*
- * The receives of a queue (state.h). The caller holds the queue's lock, or is the only thread in the queue.
+ * The receives of a queue (state.h). The caller holds the queue's lock, or is the only thread in the queue, but for
+ * hp_sgq_hand_out(), whose caller runs the queue's callbacks.
  */
 #ifndef HP_SGE_RECEIVE_H
 #define HP_SGE_RECEIVE_H
@@ -8,8 +9,11 @@
 
 #include "sge/state.h"
 
-/* Hand the data of a completed receive to the queue's receiver. False: there is no such receive. */
+/* Note what has arrived by a completed receive. False: there is no such receive. */
 bool hp_sgq_received(struct hugepin_sgq *q, const struct ibv_wc *wc);
+
+/* Hand this to the queue's receiver. Its slot is the caller's meanwhile. */
+void hp_sgq_hand_out(struct hugepin_sgq *q, const struct hp_sgq_arrival *arrived);
 
 /* Post all receives that are not posted. 0, or the provider's error: the next call posts the rest. */
 int hp_sgq_repost(struct hugepin_sgq *q);

@@ -49,6 +49,12 @@ struct hp_sgq_sub {
 	int32_t status; /* valid once the sub-message is settled */
 };
 
+/* A message that has arrived and was not handed out yet. */
+struct hp_sgq_arrival {
+	uint32_t slot, len;
+	bool data; /* the slot has it; false: an RDMA WRITE with immediate data */
+};
+
 /* For a frame under construction all members are valid, first_ns only if the queue has a deadline. */
 struct hp_sgq_frame {
 	uint64_t first_ns; /* the time at which the first sub-message was added */
@@ -83,14 +89,16 @@ struct hugepin_sgq {
 	uint32_t recv_depth;
 	hugepin_recv_fn recv;
 	void *recv_arg;
-	hugepin_post_fn post; /* NULL: ibv_post_send() */
+	void (*ended)(void *recv_arg); /* a callback, once: the queue pair has failed, or the queue is being closed */
+	hugepin_post_fn post; /* without a lock alone; NULL: ibv_post_send() */
 	void *post_arg;
 	/* table_room: bytes for the table, at the beginning of a slot */
 	size_t grh, table_room, slot_bytes, recv_bytes;
 	char *slots, *recv_slots;
 	struct hugepin_pin slots_pin;
 	pthread_mutex_t lock;
-	/* the address of `self` of the thread that is in a call; NULL: none. For queues without a lock */
+	/* the address of `self` of the thread that is in a call; with a lock, of the one that runs callbacks; of
+	 * `in_post` while the program's post function runs; NULL: none */
 	const char *_Atomic caller; /* relaxed: only equality with the thread's own address counts */
 
 	struct hp_sgq_frame *frame; /* These four have, for each slot, as many entries as a frame needs. */
@@ -103,7 +111,8 @@ struct hugepin_sgq {
 	struct ibv_recv_wr *recv_wr; /* for each slot */
 	struct ibv_sge *recv_sge;
 	bool *recv_out; /* for each slot: its receive is posted */
-	uint32_t *idle; /* slots whose receives are not posted */
+	uint32_t *idle; /* slots whose receives are not posted, and that hold nothing */
+	struct hp_sgq_arrival *arrived; /* a ring of recv_depth */
 
 	uint64_t sub_mask; /* index mask of the ring of sub-messages */
 	/* pool: the slot of each frame, by the low bits of its number; HP_SGQ_NO_SLOT: none. NULL: no pool */
@@ -113,10 +122,9 @@ struct hugepin_sgq {
 	uint64_t told, settled, added; /* numbers of sub-messages: see above */
 	uint32_t signalled_out;
 	uint32_t unsignalled; /* frames posted since the last signalled one */
-	uint32_t idle_count;
+	uint32_t idle_count, arrived_first, arrived_count;
 	int carry; /* status of a sub-message's failed part, until its last part has completed */
 	bool in_callback;
-	bool in_post; /* the program's post function runs: no function of the queue may be called */
 	bool failed; /* the queue pair has failed */
 	bool send_failed; /* the completion of a send reported the failure */
 	bool closing;

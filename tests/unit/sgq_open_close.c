@@ -64,6 +64,13 @@ TEST(without_a_model_a_queue_has_what_is_kept_of_the_device_or_the_defaults)
 	mock_cq_free(cq);
 }
 
+static int post_nothing(void *arg, struct ibv_send_wr *first, struct ibv_send_wr **bad)
+{
+	(void)arg;
+	*bad = first;
+	return EINVAL;
+}
+
 TEST(what_cannot_be_opened_is_refused)
 {
 	hugepin_domain *d = domain_of_mock();
@@ -85,6 +92,10 @@ TEST(what_cannot_be_opened_is_refused)
 	REFUSED(-EINVAL, frame_bytes, 40);
 	REFUSED(-EMSGSIZE, frame_bytes, (1u << 30) + 1);
 	REFUSED(-EINVAL, recv_depth, 1); /* and no function */
+	a = good;
+	a.flags = HUGEPIN_SGQ_MT;
+	a.post = post_nothing; /* it would run under the lock */
+	EXPECT_EQ(hugepin_sgq_open(&a, &q), -EINVAL);
 	a = good;
 	a.recv = hear;
 	a.recv_depth = 2; /* max_recv_wr is 1 */

@@ -59,6 +59,105 @@ TEST(threads_share_a_queue_under_its_lock)
 	end();
 }
 
+/* ------------------------------------------------------------------ callbacks */
+
+static unsigned waited; /* callbacks that have waited for another thread */
+
+static void *call_from_outside(void *arg)
+{
+	hugepin_sgq *q = arg;
+	EXPECT_EQ(hugepin_sgq_add(q, NULL, 0, 0, NULL, NULL, 0), 1);
+	EXPECT_EQ(hugepin_sgq_flush(q), 0);
+	EXPECT(hugepin_sgq_poll(q, 4) >= 0);
+	EXPECT_EQ(hugepin_sgq_close(q), -EBUSY);
+	EXPECT_EQ(hugepin_sgq_abort(q), -EBUSY);
+	return NULL;
+}
+
+static void wait_for_another(hugepin_sgq *q)
+{
+	pthread_t thread;
+	EXPECT_EQ(pthread_create(&thread, NULL, call_from_outside, q), 0);
+	pthread_join(thread, NULL);
+	EXPECT_EQ(hugepin_sgq_poll(q, 1), -EBUSY);
+	waited++;
+}
+
+static void done_waits(void *arg, uint64_t tag, int status)
+{
+	(void)arg, (void)tag;
+	EXPECT_EQ(status, 0);
+	wait_for_another(w.out);
+}
+
+static void hear_waits(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+{
+	(void)arg, (void)data, (void)len, (void)part, (void)parts;
+	if (tag == 5)
+		wait_for_another(w.in);
+}
+
+TEST(a_callback_may_wait_for_a_thread_that_calls_the_queue)
+{
+	begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 8, .flags = HUGEPIN_SGQ_MT,
+							    .recv = hear_waits }, NULL);
+	w.qp[0]->peer->peer = NULL; /* what the receiver's queue sends goes nowhere: it has one work request */
+	w.qp[1]->peer = w.qp[0];
+	waited = 0;
+	EXPECT_EQ(hugepin_sgq_add(w.out, NULL, 0, 5, done_waits, NULL, 0), 1);
+	EXPECT(hugepin_sgq_poll(w.out, 9) >= 1);
+	EXPECT_EQ(waited, 1);
+	EXPECT(hugepin_sgq_poll(w.in, 9) >= 1);
+	EXPECT_EQ(waited, 2);
+	while (hugepin_sgq_poll(w.out, 9) > 0)
+		;
+	end();
+}
+
+enum { MESSAGES = 3000, LONG = 700 };
+static uint64_t parts_heard;
+static _Atomic unsigned hearing;
+
+static void hear_parts(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+{
+	(void)arg, (void)data, (void)len;
+	EXPECT_EQ(hearing++, 0);
+	EXPECT_EQ(tag * parts + part, parts_heard);
+	parts_heard++;
+	hearing--;
+}
+
+/* Each thread takes other parts out of the completion queue. */
+TEST(threads_that_poll_one_queue_hand_out_the_parts_of_each_message_in_order_and_one_at_a_time)
+{
+	static char body[LONG];
+	struct iovec piece = { body, LONG };
+	pthread_t thread[THREADS];
+	T_THREADS_RUN(6);
+	begin(IBV_QPT_RC, usual, (struct hugepin_sgq_attr){ .depth = 16, .frame_bytes = 100, .flags = HUGEPIN_SGQ_MT,
+							    .recv = hear_parts }, NULL);
+	parts_heard = 0;
+	thread_stop = false;
+	for (int i = 0; i < THREADS; i++)
+		pthread_create(&thread[i], NULL, receive_thread, NULL);
+	for (uint64_t i = 0; i < MESSAGES; i++)
+		while (hugepin_sgq_add(w.out, &piece, 1, i, NULL, NULL, HUGEPIN_SG_MULTI | HUGEPIN_SG_COPY_OK) < 0)
+			hugepin_sgq_poll(w.out, 4);
+	while (hugepin_sgq_close(w.out) == -EBUSY)
+		hugepin_sgq_poll(w.out, 4);
+	w.out = NULL;
+	thread_stop = true;
+	for (int i = 0; i < THREADS; i++)
+		pthread_join(thread[i], NULL);
+	while (hugepin_sgq_poll(w.in, 9) > 0)
+		;
+	const uint64_t parts = (LONG + 100 - HUGEPIN_SG_TABLE(1) - 1) / (100 - HUGEPIN_SG_TABLE(1));
+	EXPECT_EQ(parts_heard, MESSAGES * parts);
+	end();
+}
+
+/* ------------------------------------------------------------------ queues without a lock, and processes */
+
 static hugepin_sgq *_Atomic owned;
 static _Atomic int got_there, told_by_another;
 
