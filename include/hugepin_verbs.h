@@ -168,6 +168,7 @@ enum {
 	HUGEPIN_SGQ_RAW = 2, /* no frame: only the bytes, in order; the receiver knows their meaning */
 	HUGEPIN_SGQ_DEBUG = 4, /* report the sub-message that a frame failed by; detect each call that a second thread
 			        * makes meanwhile */
+	HUGEPIN_SGQ_WAIT = 8, /* tell when to call: hugepin_sgq_due, hugepin_sgq_fd */
 
 	HUGEPIN_SG_COPY_OK = 256, /* add: copy a piece that is not registered; without this flag -ENOKEY */
 	HUGEPIN_SG_MULTI = 512, /* add: may split over several frames if one is too small; not for datagrams or raw
@@ -245,7 +246,8 @@ struct hugepin_sgq_attr {
  * domain must outlive the queue. The completion queue must have room for all work requests of all its users, not only
  * for the signalled ones.
  * -EINVAL, -ENOMEM, -ENOBUFS as hugepin_pin. -EMSGSIZE: frame_bytes is more than the queue pair sends. -EOPNOTSUPP: a
- * transport that is neither RC nor UD. Or the provider's error. May block and allocate. */
+ * transport that is neither RC nor UD. -EMFILE, -ENFILE: HUGEPIN_SGQ_WAIT, and no descriptor. Or the provider's error.
+ * May block and allocate. */
 int hugepin_sgq_open(const struct hugepin_sgq_attr *attr, hugepin_sgq **ret_);
 
 /* Add a sub-message of n pieces. The pieces must not change until the sub-message is done. If this returns 1, all was
@@ -271,6 +273,16 @@ int hugepin_sgq_poll(hugepin_sgq *q, int max);
  * the completion was the queue's. 0: it was not (another wr_id or qp_num), or its work request is no longer out.
  * -EINVAL. */
 int hugepin_sgq_wc(hugepin_sgq *q, const struct ibv_wc *wc);
+
+/* With HUGEPIN_SGQ_WAIT, for a program that sleeps: 1: something waits, such as a held frame or a call that got -EAGAIN,
+ * so call hugepin_sgq_poll at the latest in *ret_ns nanoseconds (ret_ns may be NULL). 0: nothing does. -EINVAL: no such
+ * flag. -ESTALE. Changes nothing. Any thread, beside any other call; what another thread's call has changed meanwhile
+ * is seen by the descriptor alone. */
+int hugepin_sgq_due(const hugepin_sgq *q, uint64_t *ret_ns);
+
+/* With HUGEPIN_SGQ_WAIT: a descriptor that is readable when hugepin_sgq_poll has to be called, until that is done. It
+ * is the queue's: do not read or close it. -EINVAL: no such flag. -ESTALE. Changes nothing. Any thread. */
+int hugepin_sgq_fd(const hugepin_sgq *q);
 
 /* The status of the first work request that failed, and its vendor's error (ret_vendor_err may be NULL).
  * IBV_WC_SUCCESS: none failed. */
@@ -309,7 +321,7 @@ struct hugepin_lendq_attr {
 	uint32_t depth; /* sends at once; 0: 16, or as many as the queue pair takes without reserved_wr */
 	uint32_t reserved_wr; /* part of the send queue for the program's own work requests */
 	uint32_t recv_depth; /* receives at once; 0: 64, or as many as the queue pair takes */
-	uint32_t pad;
+	uint32_t flags; /* 0 or HUGEPIN_SGQ_WAIT: for hugepin_lendq_due and hugepin_lendq_fd */
 };
 
 /* Open a lendq. It posts all receives of the queue pair. Queue pair, completion queues, domain and lend must outlive
@@ -335,6 +347,11 @@ int hugepin_lendq_poll(hugepin_lendq *q, int max);
  * completion queue must come in their order. 1: the completion was the lendq's. 0: it was not. -EILSEQ, -ENOMEM: it
  * was, and as hugepin_lendq_poll. -EINVAL. */
 int hugepin_lendq_wc(hugepin_lendq *q, const struct ibv_wc *wc);
+
+/* As hugepin_sgq_due and hugepin_sgq_fd, for hugepin_lendq_poll. What the lend keeps for want of room waits, too. So a
+ * program that polls when the descriptor is readable, or a solicited completion has come, leaves nothing unsent. */
+int hugepin_lendq_due(const hugepin_lendq *q, uint64_t *ret_ns);
+int hugepin_lendq_fd(const hugepin_lendq *q);
 
 /* A queue pair that has failed is told to the lend once, by hugepin_lend_gone, in a call of poll or wc. From then on no
  * message of the peer is handed in. hugepin_lendq_wc_status returns the status of the first work request of the lendq

@@ -113,6 +113,16 @@ enum ibv_wc_status hugepin_lendq_wc_status(const hugepin_lendq *q)
 	return q ? hugepin_sgq_wc_status(q->queue, NULL) : IBV_WC_SUCCESS;
 }
 
+int hugepin_lendq_due(const hugepin_lendq *q, uint64_t *ret_ns)
+{
+	return q ? hugepin_sgq_due(q->queue, ret_ns) : -EINVAL;
+}
+
+int hugepin_lendq_fd(const hugepin_lendq *q)
+{
+	return q ? hugepin_sgq_fd(q->queue) : -EINVAL;
+}
+
 /* ------------------------------------------------------------------ opening and closing */
 
 static int open_queue(struct hugepin_lendq *q, const struct hugepin_lendq_attr *a, const struct hugepin_sg_caps *caps)
@@ -127,7 +137,7 @@ static int open_queue(struct hugepin_lendq *q, const struct hugepin_lendq_attr *
 		.granted = a->granted,
 		.domain = a->domain,
 		.model = &copying,
-		.flags = HUGEPIN_SGQ_MT,
+		.flags = HUGEPIN_SGQ_MT | a->flags,
 		.depth = a->depth ? a->depth : HP_MIN(wrs, (uint32_t)DEPTH),
 		.reserved_wr = a->reserved_wr,
 		.frame_bytes = (uint32_t)HP_MAX(frame, HP_MIN(caps->max_msg, (uint64_t)FRAME_MIN)),
@@ -148,7 +158,7 @@ int hugepin_lendq_open(const struct hugepin_lendq_attr *attr, hugepin_lendq **re
 	if (!attr || !ret_ || attr->size < offsetof(struct hugepin_lendq_attr, carry_max))
 		return -EINVAL;
 	memcpy(&a, attr, HP_MIN(attr->size, sizeof a));
-	if (!a.qp || !a.domain || !a.lend)
+	if (!a.qp || !a.domain || !a.lend || a.flags & ~(uint32_t)HUGEPIN_SGQ_WAIT)
 		return -EINVAL;
 	if (a.qp->qp_type != IBV_QPT_RC)
 		return -EOPNOTSUPP;

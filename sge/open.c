@@ -17,13 +17,14 @@
 #include "sge/plan.h"
 #include "sge/pool.h"
 #include "sge/receive.h"
+#include "sge/wait.h"
 
 #define GRH ((size_t)40) /* bytes of the routing header, which precedes a datagram in the receiver's memory */
 #define LINE ((size_t)64)
 #define DEPTH_MAX (1u << 15)
 #define SUBS_FIRST ((uint64_t)16)
 
-#define QUEUE_FLAGS (HUGEPIN_SGQ_MT | HUGEPIN_SGQ_RAW | HUGEPIN_SGQ_DEBUG)
+#define QUEUE_FLAGS (HUGEPIN_SGQ_MT | HUGEPIN_SGQ_RAW | HUGEPIN_SGQ_DEBUG | HUGEPIN_SGQ_WAIT)
 
 /* The index mask of a ring of at least n entries. */
 static uint64_t mask_of(uint64_t n)
@@ -169,6 +170,8 @@ static void prepare_slots(struct hugepin_sgq *q, const struct hugepin_sgq_attr *
 
 void hp_sgq_destroy(struct hugepin_sgq *q)
 {
+	if (q->flags & HUGEPIN_SGQ_WAIT)
+		hp_sgq_wait_close(q);
 	/* in a child of fork this returns -ESTALE: there is nothing to unpin */
 	if (q->pool) {
 		free(q->sub);
@@ -183,15 +186,13 @@ void hp_sgq_destroy(struct hugepin_sgq *q)
 }
 
 /* Complete a queue whose slots are a pool's. */
-static int open_in_pool(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a, struct hugepin_sgq **ret_)
+static int open_in_pool(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 {
 	struct hugepin_sgpool *pool = q->pool;
 	q->sub = calloc(q->sub_mask + 1, sizeof *q->sub);
 	int err = !q->sub ? -ENOMEM : !hp_sgpool_attach(pool) ? -ENOBUFS : 0;
 	if (err) {
-		pthread_mutex_destroy(&q->lock);
 		free(q->sub);
-		free(q);
 		return err;
 	}
 	q->slots = pool->slots;
@@ -203,7 +204,6 @@ static int open_in_pool(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a,
 	for (uint32_t i = 0; i <= q->slot_mask; i++)
 		q->slot[i] = HP_SGQ_NO_SLOT;
 	prepare_slots(q, a);
-	*ret_ = q;
 	return 0;
 }
 
@@ -221,12 +221,25 @@ static int open_queue(const struct hugepin_sgq *settings, const struct hugepin_s
 	pthread_mutex_init(&q->lock, NULL);
 	q->id = hp_sgq_new_id();
 
-	if (q->pool)
-		return open_in_pool(q, a, ret_);
+	int err = q->flags & HUGEPIN_SGQ_WAIT ? hp_sgq_wait_open(q) : 0;
+	if (!err && q->pool) {
+		err = open_in_pool(q, a);
+		if (err && q->flags & HUGEPIN_SGQ_WAIT)
+			hp_sgq_wait_close(q);
+	}
+	if (err) {
+		pthread_mutex_destroy(&q->lock);
+		free(q);
+		return err;
+	}
+	if (q->pool) {
+		*ret_ = q;
+		return 0;
+	}
 	size_t sending = ((size_t)q->slot_mask + 1) * q->slot_bytes, len = sending + q->recv_depth * q->recv_bytes;
 	q->slots = hugepin_aligned_alloc(HUGEPIN_LARGE_MIN, len);
-	int err = q->slots ? hugepin_pin(q->domain, q->slots, len, HUGEPIN_READ | (q->recv_depth ? HUGEPIN_WRITE : 0),
-					 &q->slots_pin) : -ENOMEM;
+	err = q->slots ? hugepin_pin(q->domain, q->slots, len, HUGEPIN_READ | (q->recv_depth ? HUGEPIN_WRITE : 0),
+				      &q->slots_pin) : -ENOMEM;
 	if (!err && q->slots_pin.len < len)
 		err = -ENOBUFS;
 	if (!err) {
@@ -240,6 +253,8 @@ static int open_queue(const struct hugepin_sgq *settings, const struct hugepin_s
 		hp_sgq_destroy(q);
 		return err;
 	}
+	if (q->flags & HUGEPIN_SGQ_WAIT)
+		hp_sgq_wait_note(q, NULL, false);
 	*ret_ = q;
 	return 0;
 }

@@ -37,6 +37,7 @@
 #include "sge/plan.h"
 #include "sge/pool.h"
 #include "sge/receive.h"
+#include "sge/wait.h"
 
 enum { BATCH = 16 }; /* completions polled at once */
 #define PARTS_MAX UINT16_MAX
@@ -75,20 +76,22 @@ static int enter_queue(struct hugepin_sgq *q, int *saved_errno)
 	return 0;
 }
 
-static int leave_queue(struct hugepin_sgq *q, int saved_errno, int ret)
-{
-	if (q->flags & HUGEPIN_SGQ_MT)
-		pthread_mutex_unlock(&q->lock);
-	else if (!q->in_callback)
-		atomic_store_explicit(&q->caller, NULL, memory_order_relaxed);
-	errno = saved_errno;
-	return ret;
-}
-
 /* Whether this call was made in a callback of the queue. */
 static bool within_callback(const struct hugepin_sgq *q)
 {
 	return q->in_callback && atomic_load_explicit(&q->caller, memory_order_relaxed) == &self;
+}
+
+static void leave_special(struct hugepin_sgq *q, int ret);
+
+static inline int leave_queue(struct hugepin_sgq *q, int saved_errno, int ret)
+{
+	if (q->flags & (HUGEPIN_SGQ_MT | HUGEPIN_SGQ_WAIT))
+		leave_special(q, ret);
+	else if (!q->in_callback)
+		atomic_store_explicit(&q->caller, NULL, memory_order_relaxed);
+	errno = saved_errno;
+	return ret;
 }
 
 /* ------------------------------------------------------------------ a frame under construction */
@@ -124,6 +127,17 @@ static inline char *data_of(const struct hugepin_sgq *q, uint64_t number)
 static inline bool holds_frame(const struct hugepin_sgq *q)
 {
 	return q->next - q->done < q->depth && slot_of(q, q->next) != HP_SGQ_NO_SLOT && frame_of(q, q->next)->subs;
+}
+
+/* leave_queue() for a queue with a lock or a timer. What a call in a callback has changed, the call around it notes. */
+static __attribute__((noinline)) void leave_special(struct hugepin_sgq *q, int ret)
+{
+	if (q->flags & HUGEPIN_SGQ_WAIT && !within_callback(q))
+		hp_sgq_wait_note(q, holds_frame(q) ? frame_of(q, q->next) : NULL, ret == -EAGAIN);
+	if (q->flags & HUGEPIN_SGQ_MT)
+		pthread_mutex_unlock(&q->lock);
+	else if (!q->in_callback)
+		atomic_store_explicit(&q->caller, NULL, memory_order_relaxed);
 }
 
 /* With a pool: take a slot for frame `next`, unless it has one. False: the pool has none for this queue now. */

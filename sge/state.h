@@ -131,6 +131,14 @@ struct hugepin_sgq {
 	/* How the queue pair failed first: enum ibv_wc_status, and the vendor's number in the upper half. Written by
 	 * the caller of the queue. relaxed: hugepin_sgq_wc_status(), on any thread, reads nothing else. */
 	_Atomic uint64_t failure;
+
+	/* With HUGEPIN_SGQ_WAIT (wait.c). Times are hp_clock_ns()'s; UINT64_MAX: never. */
+	int timer;
+	bool wanted; /* add found no room, and nothing has completed since */
+	uint64_t wanted_done, look_done; /* `done` then, and at the first of these looks */
+	uint64_t look_ns, look_at_ns; /* how long until the next look, and when it is */
+	uint64_t armed_ns; /* the timer's */
+	_Atomic uint64_t due_ns; /* relaxed: who reads it, on any thread, reads nothing else */
 };
 
 /* Whether frames have no table: each sub-message goes alone. */

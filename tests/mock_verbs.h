@@ -50,6 +50,7 @@ struct mock_cq {
 		uint64_t frees; /* the send queue's `freed` after this completion is polled */
 	} * of;
 	unsigned size, head, count;
+	unsigned events; /* completions so far that wake who waits for solicited ones: failed, or of a solicited message */
 };
 
 struct mock_wr {
@@ -192,6 +193,7 @@ static inline void mock_complete(struct mock_qp *q, bool recv, struct ibv_wc wc)
 		wc.byte_len = 0xdeadbeef;
 		wc.wc_flags = UINT_MAX;
 		wc.vendor_err = MOCK_VENDOR_ERR;
+		cq->events++;
 	}
 	if (cq->count == cq->size) {
 		T_FAIL("the completion queue of %u overflows", cq->size);
@@ -350,6 +352,7 @@ static inline int mock_reliable(struct mock_qp *q, const struct mock_wr *w, cons
 		mock_complete(to, true, (struct ibv_wc){
 			.wr_id = r->id, .status = status, .opcode = write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
 			.byte_len = (uint32_t)len, .wc_flags = imm ? IBV_WC_WITH_IMM : 0, .imm_data = w->imm });
+		((struct mock_cq *)to->qp.recv_cq)->events += !status && w->flags & IBV_SEND_SOLICITED;
 	}
 	if (status) {
 		mock_flush(to);

@@ -149,7 +149,7 @@ static inline void begin(enum ibv_qp_type type, struct ibv_qp_cap cap, struct hu
 	attr.remote_qkey = w.qp[1]->qkey;
 	struct hugepin_sgq_attr in = attr;
 	in.qp = &w.qp[1]->qp;
-	in.flags = attr.flags & (HUGEPIN_SGQ_RAW | HUGEPIN_SGQ_MT);
+	in.flags = attr.flags & (HUGEPIN_SGQ_RAW | HUGEPIN_SGQ_MT | HUGEPIN_SGQ_WAIT);
 	in.depth = 1;
 	in.reserved_wr = 0;
 	in.recv_depth = in.recv_depth ? in.recv_depth : 16;

@@ -86,7 +86,7 @@ TEST(what_cannot_be_opened_is_refused)
 	REFUSED(-EINVAL, size, 0);
 	REFUSED(-EINVAL, qp, NULL);
 	REFUSED(-EINVAL, domain, NULL);
-	REFUSED(-EINVAL, flags, 8);
+	REFUSED(-EINVAL, flags, 16);
 	REFUSED(-EINVAL, depth, 17);
 	REFUSED(-EINVAL, reserved_wr, 16);
 	REFUSED(-EINVAL, frame_bytes, 40);
