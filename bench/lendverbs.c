@@ -173,7 +173,7 @@ static void look(struct side *s)
 		memcpy(&s->message, s->slots + (wc.wr_id & 0xff) * SLOT, sizeof s->message);
 		post_receive(s, wc.wr_id & 0xff);
 		s->messages++;
-	} else if (wc.wr_id != SENT && hugepin_lendq_wc(s->lendq, &wc) != 1) {
+	} else if (wc.wr_id != SENT && hugepin_sg_wc(&wc) != 1) {
 		errx(1, "a completion of nobody");
 	}
 }

@@ -162,7 +162,7 @@ static bool progress(struct side *s)
 		check(hugepin_lend_progress(s->lend), "lend");
 	if (!n || wc.wr_id == OWN_ID)
 		return n;
-	int taken = s->queue ? hugepin_sgq_wc(s->queue, &wc) : hugepin_lendq_wc(s->lendq, &wc);
+	int taken = hugepin_sg_wc(&wc);
 	check(taken == 1 ? 0 : taken, "a completion of nobody");
 	return false;
 }

@@ -173,13 +173,6 @@ static void connect_peer(struct side *s, struct link *l)
 	check(hugepin_lendq_open(&carry, &l->lendq), "carry messages");
 }
 
-static void hand_in(struct side *s, const struct ibv_wc *wc)
-{
-	for (unsigned i = 0; i < s->links; i++)
-		if (!s->link[i].ended && hugepin_lendq_wc(s->link[i].lendq, wc) == 1)
-			break;
-}
-
 /* The queue pair goes to the error state, so that its receives come back. */
 static void disconnect(struct side *s, struct link *l)
 {
@@ -187,7 +180,7 @@ static void disconnect(struct side *s, struct link *l)
 	check(ibv_modify_qp(l->qp, &(struct ibv_qp_attr){ .qp_state = IBV_QPS_ERR }, IBV_QP_STATE), "ERR");
 	while (hugepin_lendq_close(l->lendq) == -EBUSY)
 		while (ibv_poll_cq(s->cq, 1, &wc) == 1)
-			hand_in(s, &wc);
+			hugepin_sg_wc(&wc);
 	check(ibv_destroy_qp(l->qp), "destroy a queue pair");
 	l->ended = true;
 }
@@ -204,7 +197,7 @@ static int progress(struct side *s)
 		errx(1, "read: %s", ibv_wc_status_str(wc.status));
 	if (!n || wc.wr_id == OWN_ID)
 		return n ? OWN_ID : 0;
-	hand_in(s, &wc);
+	hugepin_sg_wc(&wc);
 	return MESSAGE;
 }
 

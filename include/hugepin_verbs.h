@@ -135,11 +135,11 @@ int hugepin_sg_fill_recv(const struct hugepin_sg_caps *caps, const struct iovec 
 
 /* A queue of sub-messages for one destination over a queue pair. It sends several sub-messages as one frame. The queue
  * has one owner: one thread at a time may call (HUGEPIN_SGQ_MT: any thread, under a lock). A call while another thread
- * is in one is refused (-EPERM). The queue has no thread of its own: add, poll and wc look at deadlines.
- * Callbacks run only in poll, wc, flush, close and abort, in the order of the adds, one at a time and without a lock:
- * of several threads, one runs those of all. A callback may add and flush. It may not poll, hand in completions, close
- * or abort (-EBUSY). In a child of fork the queue is the parent's: calls return -ESTALE, except close and abort, which
- * free the copy. */
+ * is in one is refused (-EPERM). The queue has no thread of its own: add, poll and hugepin_sg_wc look at deadlines.
+ * Callbacks run only in poll, hugepin_sg_wc, flush, close and abort, in the order of the adds, one at a time and
+ * without a lock: of several threads, one runs those of all. A callback may add and flush. It may not poll, hand in
+ * completions, close or abort (-EBUSY). In a child of fork the queue is the parent's: calls return -ESTALE, except
+ * close and abort, which free the copy. */
 typedef struct hugepin_sgq hugepin_sgq;
 
 /* A sub-message is done, and its pieces are the caller's again. status 0: completed (with RC the peer's adapter
@@ -177,12 +177,21 @@ enum {
 	HUGEPIN_SG_SOLICITED = 2048, /* add: wake the peer. HUGEPIN_SG_COLD is allowed for add, too */
 };
 
+/* Hand in a completion that the caller has polled, whosever it is: its wr_id leads to the queue, the pool or the lendq,
+ * at a cost that does not grow with their number. The completions of one completion queue must come in their order, and
+ * none while its queue is being closed or given up. 1: it was one of theirs, whose callbacks were run. 0: it was not,
+ * or its work request is no longer out. -EINVAL: NULL. -EBUSY: in a callback of its queue. -EPERM: another thread is in
+ * the queue. After these, hand it in again. -EILSEQ, -ENOMEM: it was a lendq's, and as hugepin_lendq_poll; call
+ * hugepin_lend_progress after completions of a lendq. -ESTALE. */
+int hugepin_sg_wc(const struct ibv_wc *wc);
+
 /* A pool of send slots that the queues of a domain share, for programs with many destinations. A queue takes a slot for
  * each frame, and gives it back when the frame has completed. Each queue may always have one slot; beyond that, as many
  * as are still spare. So a destination that does not complete never stops others. Any thread. */
 typedef struct hugepin_sgpool hugepin_sgpool;
 
-/* As hugepin_recv_fn, for receives of a pool: qp_num tells the queue pair that the message came by. */
+/* As hugepin_recv_fn, for receives of a pool: qp_num tells the queue pair that the message came by. Threads that hand
+ * in completions of one pool run it at once. It may add to queues. */
 typedef void (*hugepin_sgpool_recv_fn)(void *arg, uint32_t qp_num, uint64_t tag, const void *data, size_t len,
 				       unsigned part, unsigned parts);
 
@@ -204,11 +213,9 @@ struct hugepin_sgpool_attr {
  * -EINVAL, -ENOMEM, as hugepin_pin, or the provider's error at posting receives. May block and allocate. */
 int hugepin_sgpool_open(const struct hugepin_sgpool_attr *attr, hugepin_sgpool **ret_);
 
-/* Hand in a completion of a receive. 1: it was the pool's; recv has been called, and the slot is posted again. 0: it was
- * not. -EINVAL. Any thread, several at once; then recv runs in several at once, too. recv may add to queues.
- * A slot that the provider refused to post is posted with the next completion. wc NULL: now. 0, or the provider's error;
- * call it so from time to time if the provider may refuse, since nothing completes once no receive is out. */
-int hugepin_sgpool_wc(hugepin_sgpool *pool, const struct ibv_wc *wc);
+/* Post the receives that the provider has refused, which otherwise go with the next completion. 0, or the provider's
+ * error. Call it from time to time if the provider may refuse, since nothing completes once no receive is out. */
+int hugepin_sgpool_flush(hugepin_sgpool *pool);
 
 /* Close. The shared receive queue has been destroyed before. -EBUSY: queues are open, or recv is running. In a child of
  * fork this frees the copy. */
@@ -269,15 +276,10 @@ int hugepin_sgq_flush(hugepin_sgq *q);
  * post. */
 int hugepin_sgq_poll(hugepin_sgq *q, int max);
 
-/* Hand in a completion that the caller has polled. The completions of one completion queue must come in their order. 1:
- * the completion was the queue's. 0: it was not (another wr_id or qp_num), or its work request is no longer out.
- * -EINVAL. */
-int hugepin_sgq_wc(hugepin_sgq *q, const struct ibv_wc *wc);
-
-/* With HUGEPIN_SGQ_WAIT, for a program that sleeps: 1: something waits, such as a held frame or a call that got -EAGAIN,
- * so call hugepin_sgq_poll at the latest in *ret_ns nanoseconds (ret_ns may be NULL). 0: nothing does. -EINVAL: no such
- * flag. -ESTALE. Changes nothing. Any thread, beside any other call; what another thread's call has changed meanwhile
- * is seen by the descriptor alone. */
+/* With HUGEPIN_SGQ_WAIT, for a program that sleeps: 1: something waits, such as a held frame or a call that got
+ * -EAGAIN, so call hugepin_sgq_poll at the latest in *ret_ns nanoseconds (ret_ns may be NULL). 0: nothing does.
+ * -EINVAL: no such flag. -ESTALE. Changes nothing. Any thread, beside any other call; what another thread's call has
+ * changed meanwhile is seen by the descriptor alone. */
 int hugepin_sgq_due(const hugepin_sgq *q, uint64_t *ret_ns);
 
 /* With HUGEPIN_SGQ_WAIT: a descriptor that is readable when hugepin_sgq_poll has to be called, until that is done. It
@@ -306,7 +308,7 @@ int hugepin_sgq_abort(hugepin_sgq *q);
  * same queue pair may carry the program's RDMA READs and WRITEs. A program opens one lendq for each peer, and the
  * send() of its struct hugepin_lend_attr calls hugepin_lendq_send. A received message goes to hugepin_lend_message. Any
  * thread may call. Messages are handed in one at a time, without a lock of the lendq. The callbacks of the lend run in
- * hugepin_lendq_poll, hugepin_lendq_wc, close and abort. They may not call these functions of the same lendq (-EBUSY).
+ * hugepin_lendq_poll, hugepin_sg_wc, close and abort. They may not call these functions of the same lendq (-EBUSY).
  * In a child of fork the lendq is the parent's: calls return -ESTALE, except close and abort, which free the copy. */
 typedef struct hugepin_lendq hugepin_lendq;
 
@@ -343,17 +345,12 @@ int hugepin_lendq_send(hugepin_lendq *q, const void *msg, size_t len);
  * hugepin_lend_message: the lend could not take a message, so the queue pair was moved to the error state. */
 int hugepin_lendq_poll(hugepin_lendq *q, int max);
 
-/* Hand in a completion that the program has polled; call hugepin_lend_progress yourself. The completions of one
- * completion queue must come in their order. 1: the completion was the lendq's. 0: it was not. -EILSEQ, -ENOMEM: it
- * was, and as hugepin_lendq_poll. -EINVAL. */
-int hugepin_lendq_wc(hugepin_lendq *q, const struct ibv_wc *wc);
-
 /* As hugepin_sgq_due and hugepin_sgq_fd, for hugepin_lendq_poll. What the lend keeps for want of room waits, too. So a
  * program that polls when the descriptor is readable, or a solicited completion has come, leaves nothing unsent. */
 int hugepin_lendq_due(const hugepin_lendq *q, uint64_t *ret_ns);
 int hugepin_lendq_fd(const hugepin_lendq *q);
 
-/* A queue pair that has failed is told to the lend once, by hugepin_lend_gone, in a call of poll or wc. From then on no
+/* A queue pair that has failed is told to the lend once, by hugepin_lend_gone, in poll or hugepin_sg_wc. From then on no
  * message of the peer is handed in. hugepin_lendq_wc_status returns the status of the first work request of the lendq
  * that failed. IBV_WC_SUCCESS: none failed. */
 enum ibv_wc_status hugepin_lendq_wc_status(const hugepin_lendq *q);

@@ -21,6 +21,7 @@
 
 #include "base/base.h"
 #include "hugepin_verbs.h"
+#include "sge/open.h"
 #include "sge/state.h"
 
 enum { DEPTH = 16, RECV_DEPTH = 64, FRAME_MIN = 1024 };
@@ -103,9 +104,10 @@ int hugepin_lendq_poll(hugepin_lendq *q, int max)
 	return ret;
 }
 
-int hugepin_lendq_wc(hugepin_lendq *q, const struct ibv_wc *wc)
+static int take(struct hp_taker *taker, const struct ibv_wc *wc)
 {
-	return q ? result_of(q, hugepin_sgq_wc(q->queue, wc)) : -EINVAL;
+	struct hugepin_lendq *q = ((struct hugepin_sgq *)taker)->recv_arg;
+	return result_of(q, hp_sgq_take(taker, wc));
 }
 
 enum ibv_wc_status hugepin_lendq_wc_status(const hugepin_lendq *q)
@@ -131,6 +133,7 @@ static int open_queue(struct hugepin_lendq *q, const struct hugepin_lendq_attr *
 	uint64_t frame = HUGEPIN_SG_TABLE(1) + (uint64_t)q->message_max;
 	/* only `refused` counts, because without gathering all is copied or inline */
 	const struct hugepin_sg_model copying = { .size = sizeof copying, .refused = HUGEPIN_SG_GATHER };
+	static const struct hp_sgq_owner owner = { .take = take, .ended = tell_end };
 	const struct hugepin_sgq_attr attr = {
 		.size = sizeof attr,
 		.qp = a->qp,
@@ -145,10 +148,7 @@ static int open_queue(struct hugepin_lendq *q, const struct hugepin_lendq_attr *
 		.recv = hear,
 		.recv_arg = q,
 	};
-	int err = wrs && attr.recv_depth ? hugepin_sgq_open(&attr, &q->queue) : -EINVAL;
-	if (!err)
-		q->queue->ended = tell_end;
-	return err;
+	return wrs && attr.recv_depth ? hp_sgq_open(&attr, &owner, &q->queue) : -EINVAL;
 }
 
 int hugepin_lendq_open(const struct hugepin_lendq_attr *attr, hugepin_lendq **ret_)

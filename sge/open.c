@@ -160,7 +160,7 @@ static void prepare_slots(struct hugepin_sgq *q, const struct hugepin_sgq_attr *
 		q->recv_sge[i] = (struct ibv_sge){ .addr = (uintptr_t)(q->recv_slots + i * q->recv_bytes),
 						   .length = (uint32_t)(q->grh + q->frame_bytes),
 						   .lkey = q->slots_pin.lkey };
-		q->recv_wr[i] = (struct ibv_recv_wr){ .wr_id = q->id | HP_SGQ_ID_RECV | i,
+		q->recv_wr[i] = (struct ibv_recv_wr){ .wr_id = q->taker.id | HP_SGQ_ID_RECV | i,
 						      .sg_list = &q->recv_sge[i],
 						      .num_sge = 1 };
 		q->idle[i] = i;
@@ -170,6 +170,7 @@ static void prepare_slots(struct hugepin_sgq *q, const struct hugepin_sgq_attr *
 
 void hp_sgq_destroy(struct hugepin_sgq *q)
 {
+	hp_taker_close(&q->taker);
 	if (q->flags & HUGEPIN_SGQ_WAIT)
 		hp_sgq_wait_close(q);
 	/* in a child of fork this returns -ESTALE: there is nothing to unpin */
@@ -219,12 +220,12 @@ static int open_queue(const struct hugepin_sgq *settings, const struct hugepin_s
 	lay_out(q, block);
 	hp_sgq_watch_forks();
 	pthread_mutex_init(&q->lock, NULL);
-	q->id = hp_sgq_new_id();
-
-	int err = q->flags & HUGEPIN_SGQ_WAIT ? hp_sgq_wait_open(q) : 0;
-	if (!err && q->pool) {
-		err = open_in_pool(q, a);
-		if (err && q->flags & HUGEPIN_SGQ_WAIT)
+	int err = hp_taker_open(&q->taker);
+	if (!err && q->flags & HUGEPIN_SGQ_WAIT && (err = hp_sgq_wait_open(q)))
+		hp_taker_close(&q->taker);
+	if (!err && q->pool && (err = open_in_pool(q, a))) {
+		hp_taker_close(&q->taker);
+		if (q->flags & HUGEPIN_SGQ_WAIT)
 			hp_sgq_wait_close(q);
 	}
 	if (err) {
@@ -233,6 +234,7 @@ static int open_queue(const struct hugepin_sgq *settings, const struct hugepin_s
 		return err;
 	}
 	if (q->pool) {
+		hp_taker_begin(&q->taker);
 		*ret_ = q;
 		return 0;
 	}
@@ -245,6 +247,7 @@ static int open_queue(const struct hugepin_sgq *settings, const struct hugepin_s
 	if (!err) {
 		q->recv_slots = q->slots + sending;
 		prepare_slots(q, a);
+		hp_taker_begin(&q->taker);
 		err = hp_sgq_repost(q);
 		if (q->idle_count < q->recv_depth) /* some receives are posted; hugepin_sgq_poll() posts the rest */
 			err = 0;
@@ -259,7 +262,7 @@ static int open_queue(const struct hugepin_sgq *settings, const struct hugepin_s
 	return 0;
 }
 
-int hugepin_sgq_open(const struct hugepin_sgq_attr *attr, hugepin_sgq **ret_)
+int hp_sgq_open(const struct hugepin_sgq_attr *attr, const struct hp_sgq_owner *owner, hugepin_sgq **ret_)
 {
 	struct hugepin_sgq_attr a = { 0 };
 	struct hugepin_sgq settings;
@@ -279,6 +282,8 @@ int hugepin_sgq_open(const struct hugepin_sgq_attr *attr, hugepin_sgq **ret_)
 		return -EINVAL;
 
 	int saved_errno = errno, err = settings_of(&settings, &a);
+	settings.taker.take = owner->take;
+	settings.ended = owner->ended;
 	if (!err)
 		err = open_queue(&settings, &a, ret_);
 	errno = saved_errno;

@@ -70,7 +70,7 @@ static int post_idle(struct hugepin_sgpool *p)
 		const uint32_t slot = p->idle[p->idle_count - 1];
 		struct ibv_sge sge = { .addr = (uintptr_t)p->recv_slots + slot * p->recv_bytes,
 				       .length = p->frame_bytes, .lkey = p->recv_pin.lkey };
-		struct ibv_recv_wr *bad, wr = { .wr_id = p->id | slot, .sg_list = &sge, .num_sge = 1 };
+		struct ibv_recv_wr *bad, wr = { .wr_id = p->taker.id | HP_SGQ_ID_RECV | slot, .sg_list = &sge, .num_sge = 1 };
 
 		err = hp_verbs_error(ibv_post_srq_recv(p->srq, &wr, &bad));
 		if (!err) {
@@ -79,6 +79,49 @@ static int post_idle(struct hugepin_sgpool *p)
 		}
 	}
 	return err;
+}
+
+static void hand_out(struct hugepin_sgpool *p, const struct ibv_wc *wc, const char *data)
+{
+	struct hugepin_sg_rx rx;
+	struct iovec record;
+	uint64_t tag = 0;
+
+	/* The completion of an RDMA WRITE with immediate data uses up a receive, too, but its slot holds no data. */
+	if (wc->opcode != IBV_WC_RECV || wc->byte_len > p->frame_bytes || hugepin_sg_iter(&rx, data, wc->byte_len) < 0)
+		p->recv(p->recv_arg, wc->qp_num, 0, NULL, 0, 0, 0);
+	else
+		while (hugepin_sg_next(&rx, &record, &tag))
+			p->recv(p->recv_arg, wc->qp_num, tag, record.iov_base, record.iov_len, rx.part, rx.parts);
+}
+
+static int take_received(struct hp_taker *taker, const struct ibv_wc *wc)
+{
+	struct hugepin_sgpool *p = (struct hugepin_sgpool *)taker;
+	const int saved_errno = errno;
+	const uint32_t slot = wc->wr_id & HP_SGQ_ID_LOW;
+
+	if (p->generation != hp_sgq_generation)
+		return -ESTALE;
+	if (!(wc->wr_id & HP_SGQ_ID_RECV) || slot >= p->recv_max)
+		return 0;
+	pthread_mutex_lock(&p->lock);
+	const bool out = p->recv_out[slot];
+	p->recv_out[slot] = false;
+	p->receiving += out;
+	pthread_mutex_unlock(&p->lock);
+	if (!out)
+		return 0;
+	/* The slot is this thread's now. A receive that failed with its queue pair has no data. */
+	if (!wc->status)
+		hand_out(p, wc, p->recv_slots + slot * p->recv_bytes);
+	pthread_mutex_lock(&p->lock);
+	p->receiving--;
+	p->idle[p->idle_count++] = slot;
+	post_idle(p);
+	pthread_mutex_unlock(&p->lock);
+	errno = saved_errno;
+	return 1;
 }
 
 static int make_receives(struct hugepin_sgpool *p)
@@ -103,6 +146,7 @@ static int make_receives(struct hugepin_sgpool *p)
 
 static void destroy_pool(struct hugepin_sgpool *p)
 {
+	hp_taker_close(&p->taker);
 	/* in a child of fork these return -ESTALE: there is nothing to unpin */
 	if (p->slots_pin.ref)
 		hugepin_unpin(p->domain, &p->slots_pin);
@@ -171,15 +215,22 @@ int hugepin_sgpool_open(const struct hugepin_sgpool_attr *attr, hugepin_sgpool *
 	/* Avoid slots at a distance of a multiple of 4 KiB, which would use the same sets of a cache, and alias. */
 	p->slot_bytes = hp_round_up(p->table_room + a.frame_bytes, LINE);
 	p->slot_bytes += p->slot_bytes % 4096 ? 0 : LINE;
-	p->id = hp_sgq_new_id() | HP_SGQ_ID_RECV | HP_SGQ_ID_POOL;
+	p->taker.take = take_received;
 	p->srq = a.srq;
 	p->recv = a.recv;
 	p->recv_arg = a.recv_arg;
 	p->recv_max = a.recv_slots;
 	p->recv_bytes = hp_round_up(a.frame_bytes, LINE);
 	p->recv_bytes += p->recv_bytes % 4096 ? 0 : LINE;
+	int err = hp_taker_open(&p->taker);
+	if (err) {
+		free(p);
+		errno = saved_errno;
+		return err;
+	}
+	hp_taker_begin(&p->taker);
 	pthread_mutex_init(&p->lock, NULL);
-	const int err = make_pool(p);
+	err = make_pool(p);
 	if (err)
 		destroy_pool(p);
 	else
@@ -188,21 +239,7 @@ int hugepin_sgpool_open(const struct hugepin_sgpool_attr *attr, hugepin_sgpool *
 	return err;
 }
 
-static void hand_out(struct hugepin_sgpool *p, const struct ibv_wc *wc, const char *data)
-{
-	struct hugepin_sg_rx rx;
-	struct iovec record;
-	uint64_t tag = 0;
-
-	/* The completion of an RDMA WRITE with immediate data uses up a receive, too, but its slot holds no data. */
-	if (wc->opcode != IBV_WC_RECV || wc->byte_len > p->frame_bytes || hugepin_sg_iter(&rx, data, wc->byte_len) < 0)
-		p->recv(p->recv_arg, wc->qp_num, 0, NULL, 0, 0, 0);
-	else
-		while (hugepin_sg_next(&rx, &record, &tag))
-			p->recv(p->recv_arg, wc->qp_num, tag, record.iov_base, record.iov_len, rx.part, rx.parts);
-}
-
-int hugepin_sgpool_wc(hugepin_sgpool *p, const struct ibv_wc *wc)
+int hugepin_sgpool_flush(hugepin_sgpool *p)
 {
 	const int saved_errno = errno;
 
@@ -210,33 +247,11 @@ int hugepin_sgpool_wc(hugepin_sgpool *p, const struct ibv_wc *wc)
 		return -EINVAL;
 	if (p->generation != hp_sgq_generation)
 		return -ESTALE;
-	if (!wc) {
-		pthread_mutex_lock(&p->lock);
-		const int err = post_idle(p);
-		pthread_mutex_unlock(&p->lock);
-		errno = saved_errno;
-		return err;
-	}
-	const uint32_t slot = wc->wr_id & (HP_SGQ_ID_POOL - 1);
-	if (wc->wr_id - slot != p->id || slot >= p->recv_max)
-		return 0;
 	pthread_mutex_lock(&p->lock);
-	const bool out = p->recv_out[slot];
-	p->recv_out[slot] = false;
-	p->receiving += out;
-	pthread_mutex_unlock(&p->lock);
-	if (!out)
-		return 0;
-	/* The slot is this thread's now. A receive that failed with its queue pair has no data. */
-	if (!wc->status)
-		hand_out(p, wc, p->recv_slots + slot * p->recv_bytes);
-	pthread_mutex_lock(&p->lock);
-	p->receiving--;
-	p->idle[p->idle_count++] = slot;
-	post_idle(p);
+	const int err = post_idle(p);
 	pthread_mutex_unlock(&p->lock);
 	errno = saved_errno;
-	return 1;
+	return err;
 }
 
 int hugepin_sgpool_close(hugepin_sgpool *p)

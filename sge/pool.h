@@ -14,6 +14,7 @@
 
 struct hugepin_sgpool {
 	/* Set once, at opening. */
+	struct hp_taker taker;
 	hugepin_domain *domain;
 	unsigned generation; /* hp_sgq_generation at opening: tells the process */
 	uint32_t slots_max, frame_bytes, subs_max, max_sge;
@@ -24,7 +25,6 @@ struct hugepin_sgpool {
 	struct hugepin_sge *sge;
 	struct hugepin_pin *pin;
 	struct ibv_send_wr *wr;
-	uint64_t id; /* the wr_id of its receives, without the slot */
 	struct ibv_srq *srq;
 	hugepin_sgpool_recv_fn recv;
 	void *recv_arg;

@@ -294,7 +294,7 @@ static void frame_close(struct hugepin_sgq *q, const size_t *len, const uint64_t
 	sge[0] = (struct hugepin_sge){ (uintptr_t)start, (uint32_t)table + f->head, q->slots_pin.lkey };
 
 	struct ibv_send_wr *wr = &q->wr[slot_of(q, q->next)];
-	wr->wr_id = q->id | (q->next & HP_SGQ_ID_LOW);
+	wr->wr_id = q->taker.id | (q->next & HP_SGQ_ID_LOW);
 	bool skip = !sge[0].length, inlined = f->sges == 1 && sge[0].length <= q->max_inline && !skip;
 	wr->sg_list = (struct ibv_sge *)(sge + skip);
 	wr->num_sge = (int)(f->sges - skip);
@@ -513,7 +513,7 @@ static bool complete_send(struct hugepin_sgq *q, const struct ibv_wc *wc)
 
 static bool take_completion(struct hugepin_sgq *q, const struct ibv_wc *wc)
 {
-	if (wc->wr_id >> HP_SGQ_ID_SHIFT != q->id >> HP_SGQ_ID_SHIFT || wc->qp_num != q->qp->qp_num)
+	if ((wc->wr_id ^ q->taker.id) >> HP_SGQ_ID_SHIFT || wc->qp_num != q->qp->qp_num)
 		return false;
 	return wc->wr_id & HP_SGQ_ID_RECV ? hp_sgq_received(q, wc) : complete_send(q, wc);
 }
@@ -644,6 +644,13 @@ static int add_sub(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64
 
 /* ------------------------------------------------------------------ the public functions */
 
+int hugepin_sgq_open(const struct hugepin_sgq_attr *attr, hugepin_sgq **ret_)
+{
+	static const struct hp_sgq_owner program = { .take = hp_sgq_take };
+
+	return hp_sgq_open(attr, &program, ret_);
+}
+
 int hugepin_sgq_add(hugepin_sgq *q, const struct iovec *iov, int n, uint64_t tag, hugepin_done_fn done, void *arg,
 		    unsigned flags)
 {
@@ -707,9 +714,10 @@ int hugepin_sgq_poll(hugepin_sgq *q, int max)
 	return leave_queue(q, saved_errno, taken);
 }
 
-int hugepin_sgq_wc(hugepin_sgq *q, const struct ibv_wc *wc)
+int hp_sgq_take(struct hp_taker *taker, const struct ibv_wc *wc)
 {
-	int saved_errno, err = wc ? enter_queue(q, &saved_errno) : -EINVAL;
+	struct hugepin_sgq *q = (struct hugepin_sgq *)taker;
+	int saved_errno, err = enter_queue(q, &saved_errno);
 	if (err)
 		return err;
 	if (within_callback(q))

@@ -27,17 +27,7 @@
 
 #include "base/base.h"
 #include "hugepin_verbs.h"
-
-/* wr_id: sixteen bits that all queues share, the queue's number, a bit for receives, then the slot of a receive or the
- * low bits of a frame's number. Since a wr_id contains no pointer, a completion does no harm even if it is another
- * queue's, is handed in twice, or comes so late that another frame has the slot. Numbers repeat after 2^24 openings;
- * then the number of the queue pair distinguishes queues. A pool has no queue pair, so its receives have a bit of their
- * own. */
-#define HP_SGQ_ID_SHIFT 24 /* position of the queue's number */
-#define HP_SGQ_ID_QUEUES ((1u << 24) - 1)
-#define HP_SGQ_ID_RECV (1u << 23)
-#define HP_SGQ_ID_LOW (HP_SGQ_ID_RECV - 1)
-#define HP_SGQ_ID_POOL (1u << 22) /* with HP_SGQ_ID_RECV; more than the slots of any queue or pool */
+#include "sge/id.h"
 
 #define HP_SGQ_NO_SLOT UINT32_MAX
 
@@ -72,11 +62,11 @@ static const struct hp_sgq_frame hp_sgq_empty_frame = { .sges = 1, .parts = 1, .
 
 struct hugepin_sgq {
 	/* Set once, at opening. */
+	struct hp_taker taker;
 	struct ibv_qp *qp;
 	hugepin_domain *domain;
 	struct hugepin_sgpool *pool; /* the slots are its own; NULL: the queue's */
 	struct ibv_send_wr first_wr; /* pool: the initial contents of a slot's work request */
-	uint64_t id; /* the queue's part of every wr_id; the lowest bits are 0 */
 	unsigned generation; /* hp_sgq_generation at opening: tells the process */
 	uint32_t flags, depth, frame_bytes, subs_max; /* subs_max: sub-messages of one frame */
 	uint32_t slot_mask; /* the number of slots, less one; that number is depth rounded up to a power of two */
@@ -140,6 +130,9 @@ struct hugepin_sgq {
 	uint64_t armed_ns; /* the timer's */
 	_Atomic uint64_t due_ns; /* relaxed: who reads it, on any thread, reads nothing else */
 };
+
+/* Take a completion of the queue: as hugepin_sg_wc(). In queue.c. */
+int hp_sgq_take(struct hp_taker *, const struct ibv_wc *wc);
 
 /* Whether frames have no table: each sub-message goes alone. */
 static inline bool hp_sgq_raw(const struct hugepin_sgq *q)

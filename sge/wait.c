@@ -1,11 +1,11 @@
 /*
- * When a queue has to be called though nothing happens to it, for programs that sleep (HUGEPIN_SGQ_WAIT): a timer, whose
- * descriptor is readable then, and a time that any thread may read.
+ * When a queue has to be called though nothing happens to it, for programs that sleep (HUGEPIN_SGQ_WAIT): a timer,
+ * whose descriptor is readable then, and a time that any thread may read.
  *
  * A program that asks for events of solicited completions alone does not wake up when its own sends have completed. But
- * what is held without a deadline goes with such a completion, and so does what found no room. So the program is to look
- * again after a while, and after twice as long each time that nothing has completed meanwhile. Then nothing waits for
- * more than twice the time that the completion took, and a peer that does not receive costs little.
+ * what is held without a deadline goes with such a completion, and so does what found no room. So the program is to
+ * look again after a while, and after twice as long each time that nothing has completed meanwhile. Then nothing waits
+ * for more than twice the time that the completion took, and a peer that does not receive costs little.
  *
  * The timer is set when the time comes nearer, and when it has passed. Otherwise it stays, so that a queue that holds
  * something now and then makes a system call for each such time, and not for each message.

@@ -150,12 +150,8 @@ static void look(struct side *s)
 	struct ibv_wc wc;
 	s->polls++;
 	while (ibv_poll_cq(s->cq, 1, &wc) == 1) {
-		bool taken = false;
-		for (uint32_t i = 0; i < s->links && !taken; i++) {
-			int ret = s->link[i].queue ? hugepin_lendq_wc(s->link[i].queue, &wc) : 0;
-			EXPECT(ret >= 0);
-			taken = ret == 1;
-		}
+		int taken = hugepin_sg_wc(&wc);
+		EXPECT(taken >= 0);
 		if (!taken && wc.wr_id == OWN_ID) {
 			s->own_done = true;
 			s->own_status = wc.status;

@@ -86,7 +86,7 @@ static void look(struct side *s)
 			EXPECT_EQ(wc.status, IBV_WC_SUCCESS);
 			s->worker[wc.wr_id].put = true;
 		} else {
-			EXPECT_EQ(hugepin_lendq_wc(s->queue, &wc), 1);
+			EXPECT_EQ(hugepin_sg_wc(&wc), 1);
 		}
 	}
 	pthread_mutex_unlock(&s->polling);

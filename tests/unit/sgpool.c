@@ -4,7 +4,6 @@
  */
 #include <malloc.h>
 
-#include "sge/id.h"
 #include "sge/pool.h"
 #include "tests/unit/sgq.h"
 
@@ -359,11 +358,9 @@ TEST(receives_of_all_queue_pairs_come_out_of_one_shared_queue)
 				shared->refuse_recv_in = 1 + dice(2);
 			hugepin_sgq_poll(p->out, 3);
 			while (ibv_poll_cq(cq, 1, &wc) > 0) {
-				EXPECT_EQ(hugepin_sgpool_wc(pool, &wc), 0); /* another pool's */
-				EXPECT_EQ(hugepin_sgq_wc(p->out, &wc), 0);
-				EXPECT_EQ(hugepin_sgpool_wc(in_pool, &wc), 1);
-				const bool again = in_pool->recv_out[wc.wr_id & (HP_SGQ_ID_POOL - 1)];
-				EXPECT(again || hugepin_sgpool_wc(in_pool, &wc) == 0); /* twice */
+				EXPECT_EQ(hugepin_sg_wc(&wc), 1);
+				const bool again = in_pool->recv_out[wc.wr_id & HP_SGQ_ID_LOW];
+				EXPECT(again || hugepin_sg_wc(&wc) == 0); /* twice */
 				uint32_t idle = slots;
 				for (uint32_t i = 0; i < slots; i++)
 					idle -= in_pool->recv_out[i];
@@ -372,9 +369,9 @@ TEST(receives_of_all_queue_pairs_come_out_of_one_shared_queue)
 			/* without any receive nothing would come again */
 			if (in_pool->idle_count == slots) {
 				shared->refuse_recv_in = 1;
-				EXPECT_EQ(hugepin_sgpool_wc(in_pool, NULL), -ENOMEM);
+				EXPECT_EQ(hugepin_sgpool_flush(in_pool), -ENOMEM);
 				shared->refuse_recv_in = 0;
-				EXPECT_EQ(hugepin_sgpool_wc(in_pool, NULL), 0);
+				EXPECT_EQ(hugepin_sgpool_flush(in_pool), 0);
 				EXPECT_EQ(in_pool->idle_count, 0);
 			}
 			shared->refuse_recv_in = 0;
@@ -384,7 +381,7 @@ TEST(receives_of_all_queue_pairs_come_out_of_one_shared_queue)
 		}
 		EXPECT_EQ(finished, PAIRS);
 		EXPECT_EQ(spoiled, 0);
-		EXPECT_EQ(hugepin_sgpool_wc(NULL, NULL), -EINVAL);
+		EXPECT_EQ(hugepin_sgpool_flush(NULL), -EINVAL);
 		mock_qp_free(shared); /* as ibv_destroy_srq() */
 		for (unsigned i = 0; i < PAIRS; i++)
 			pair[i].qp[1]->shared = NULL;
@@ -392,33 +389,6 @@ TEST(receives_of_all_queue_pairs_come_out_of_one_shared_queue)
 		mock_cq_free(cq);
 		end_pool();
 	}
-}
-
-/* The numbers of queues come again after 2^24 openings. */
-TEST(a_queue_with_the_number_of_a_pool_keeps_its_receives)
-{
-	begin_pool(20, PAIRS);
-	struct ibv_qp_cap cap = { .max_send_wr = 1, .max_recv_wr = 8, .max_send_sge = 1, .max_recv_sge = 1 };
-	struct ibv_cq *cq = mock_cq(64);
-	struct mock_qp *shared = mock_qp(IBV_QPT_RC, cq, &cap, NULL);
-	struct hugepin_sgpool_attr pa = { .size = sizeof pa, .domain = domain, .slots = 1, .frame_bytes = 512,
-					  .recv_slots = 8, .srq = &shared->srq, .recv_arg = pair, .recv = shared_hear };
-	struct hugepin_sgq_attr in = { .size = sizeof in, .qp = &pair[0].qp[1]->qp, .domain = domain, .model = &model,
-				       .frame_bytes = 512, .recv_depth = 8, .recv = pair_hear, .recv_arg = &pair[0] };
-	EXPECT_EQ(hugepin_sgpool_open(&pa, &in_pool), 0);
-	for (uint32_t i = 0; i < HP_SGQ_ID_QUEUES; i++)
-		hp_sgq_new_id();
-	EXPECT_EQ(hugepin_sgq_open(&in, &pair[0].in), 0);
-	for (uint32_t i = 0; i < 8; i++) {
-		struct ibv_wc wc = { .wr_id = pair[0].in->recv_wr[i].wr_id, .opcode = IBV_WC_RECV,
-				     .status = IBV_WC_WR_FLUSH_ERR, .qp_num = in.qp->qp_num };
-		EXPECT_EQ(hugepin_sgpool_wc(in_pool, &wc), 0);
-	}
-	EXPECT_EQ(shared->recv_posted, 8);
-	mock_qp_free(shared); /* as ibv_destroy_srq() */
-	EXPECT_EQ(hugepin_sgpool_close(in_pool), 0);
-	mock_cq_free(cq);
-	end_pool();
 }
 
 TEST(a_thousand_queues_take_less_than_64_MiB)

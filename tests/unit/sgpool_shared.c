@@ -172,7 +172,6 @@ TEST(in_a_child_the_pool_is_the_parents_and_closes_there_without_a_trace)
 	struct mock_qp *shared = mock_qp(IBV_QPT_RC, cq, &cap, NULL);
 	struct hugepin_sgpool_attr pa = { .size = sizeof pa, .domain = domain, .slots = 4, .frame_bytes = FRAME,
 					  .recv_slots = 4, .srq = &shared->srq, .recv = (hugepin_sgpool_recv_fn)(void (*)(void))hear_pair };
-	struct ibv_wc wc = { 0 };
 	uint64_t tag = 0;
 
 	EXPECT_EQ(hugepin_sgpool_open(&pa, &pool), 0);
@@ -183,7 +182,8 @@ TEST(in_a_child_the_pool_is_the_parents_and_closes_there_without_a_trace)
 	EXPECT_EQ(hugepin_sgpool_close(pool), -EBUSY);
 	const pid_t child = fork();
 	if (!child) {
-		bool good = hugepin_sgpool_wc(pool, &wc) == -ESTALE && hugepin_sgpool_wc(pool, NULL) == -ESTALE &&
+		struct ibv_wc wc = { .wr_id = shared->rq[0].id };
+		bool good = hugepin_sg_wc(&wc) == -ESTALE && hugepin_sgpool_flush(pool) == -ESTALE &&
 			    hugepin_sgq_close(pair[0].out) == 0 && hugepin_sgpool_close(pool) == 0 && pair[0].told == 0;
 
 		/* and another one may be opened */

@@ -82,10 +82,7 @@ TEST(queues_for_several_destinations_share_a_queue_pair_and_its_completions)
 		struct ibv_wc wc[4];
 		int n = dice(3) ? 0 : ibv_poll_cq(cq, 4, wc);
 		for (int k = 0; k < n; k++) {
-			int ours = 0;
-			for (unsigned j = 0; j < QUEUES; j++)
-				ours += hugepin_sgq_wc(q[j], &wc[k]);
-			EXPECT_EQ(ours, 1);
+			EXPECT_EQ(hugepin_sg_wc(&wc[k]), 1);
 		}
 		if (!EXPECT(i < 10000))
 			break;

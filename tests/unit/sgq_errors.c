@@ -233,8 +233,8 @@ TEST(a_flush_that_was_not_handed_in_is_not_success)
 		struct ibv_wc wc[3];
 		EXPECT_EQ(ibv_poll_cq(w.cq[0], 3, wc), 3);
 		if (first_too)
-			EXPECT_EQ(hugepin_sgq_wc(w.out, &wc[0]), 1);
-		EXPECT_EQ(hugepin_sgq_wc(w.out, &wc[2]), 1);
+			EXPECT_EQ(hugepin_sg_wc(&wc[0]), 1);
+		EXPECT_EQ(hugepin_sg_wc(&wc[2]), 1);
 		EXPECT_EQ(sub[0].status, first_too ? -EIO : -ECANCELED);
 		EXPECT_EQ(sub[1].status, -ECANCELED);
 		EXPECT_EQ(sub[2].status, -ECANCELED);

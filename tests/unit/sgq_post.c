@@ -111,7 +111,7 @@ static int call_the_queue(void *arg, struct ibv_send_wr *first, struct ibv_send_
 	EXPECT_EQ(hugepin_sgq_add(w.out, &piece, 1, 0, NULL, NULL, 0), -EBUSY);
 	EXPECT_EQ(hugepin_sgq_flush(w.out), -EBUSY);
 	EXPECT_EQ(hugepin_sgq_poll(w.out, 1), -EBUSY);
-	EXPECT_EQ(hugepin_sgq_wc(w.out, &wc), -EBUSY);
+	EXPECT_EQ(hugepin_sg_wc(&wc), -EBUSY);
 	EXPECT_EQ(hugepin_sgq_close(w.out), -EBUSY);
 	EXPECT_EQ(hugepin_sgq_abort(w.out), -EBUSY);
 	handed_over++;

@@ -163,12 +163,12 @@ static _Atomic int got_there, told_by_another;
 
 static void *add_as_another(void *arg)
 {
-	struct ibv_wc wc = { 0 };
+	struct ibv_wc wc = { .wr_id = w.qp[0]->sq[0].id };
 	(void)arg;
 	got_there = hugepin_sgq_add(owned, &(struct iovec){ memory, 10 }, 1, 0, NULL, NULL, 0);
 	EXPECT_EQ(hugepin_sgq_flush(owned), got_there);
 	EXPECT_EQ(hugepin_sgq_poll(owned, 1), got_there);
-	EXPECT_EQ(hugepin_sgq_wc(owned, &wc), got_there);
+	EXPECT_EQ(hugepin_sg_wc(&wc), got_there);
 	EXPECT_EQ(hugepin_sgq_close(owned), got_there);
 	EXPECT_EQ(hugepin_sgq_abort(owned), got_there);
 	return NULL;
@@ -221,10 +221,10 @@ TEST(in_a_child_the_queue_is_the_parents)
 	EXPECT(add_one(10, 0) >= 0);
 	pid_t child = fork();
 	if (!child) {
-		struct ibv_wc wc = { 0 };
+		struct ibv_wc wc = { .wr_id = w.qp[0]->sq[0].id };
 		bool good = hugepin_sgq_add(w.out, NULL, 0, 0, NULL, NULL, 0) == -ESTALE &&
 			hugepin_sgq_flush(w.out) == -ESTALE &&
-			    hugepin_sgq_poll(w.out, 1) == -ESTALE && hugepin_sgq_wc(w.out, &wc) == -ESTALE &&
+			    hugepin_sgq_poll(w.out, 1) == -ESTALE && hugepin_sg_wc(&wc) == -ESTALE &&
 			    hugepin_sgq_abort(w.in) == 0 && hugepin_sgq_close(w.out) == 0 && told == 0;
 		_exit(good ? 0 : 1);
 	}
