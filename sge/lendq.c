@@ -107,7 +107,8 @@ int hugepin_lendq_poll(hugepin_lendq *q, int max)
 static int take(struct hp_taker *taker, const struct ibv_wc *wc)
 {
 	struct hugepin_lendq *q = ((struct hugepin_sgq *)taker)->recv_arg;
-	return result_of(q, hp_sgq_take(taker, wc));
+	int ret = hp_sgq_take(taker, wc);
+	return ret < 0 ? ret : result_of(q, ret); /* below 0 it was not taken */
 }
 
 enum ibv_wc_status hugepin_lendq_wc_status(const hugepin_lendq *q)

@@ -29,6 +29,7 @@ struct link {
 static struct side {
 	hugepin_domain *domain;
 	hugepin_lend *lend;
+	struct ibv_comp_channel *channel;
 	struct ibv_cq *cq;
 	struct link link[ORIGINS + 1]; /* an origin has one */
 	uint32_t links;
@@ -99,8 +100,9 @@ static void side_open(struct side *s, uint32_t links, size_t lent_max, size_t id
 					  .lent_bytes_max = lent_max, .idle_bytes_max = idle_max,
 					  .carry_max = CARRY, .send = send_message, .ready = ready, .offer = offer };
 	*s = (struct side){ .links = links };
-	s->cq = ibv_create_cq(port.device, (int)links * (DEPTH + RECV + OWN), NULL, NULL, 0);
-	EXPECT(s->cq);
+	s->channel = ibv_create_comp_channel(port.device);
+	s->cq = ibv_create_cq(port.device, (int)links * (DEPTH + RECV + OWN), NULL, s->channel, 0);
+	EXPECT(s->channel && s->cq);
 	EXPECT_EQ(hugepin_verbs_open(port.pd, &domain, &s->domain), 0);
 	EXPECT_EQ(hugepin_lend_open(s->domain, &lend, s, &s->lend), 0);
 	s->local = mmap(NULL, 64 * KIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -130,7 +132,8 @@ static void queue_open(struct side *s, uint32_t i)
 					.carry_max = CARRY,
 					.depth = DEPTH,
 					.reserved_wr = OWN,
-					.recv_depth = RECV };
+					.recv_depth = RECV,
+					.flags = HUGEPIN_SGQ_WAIT };
 	EXPECT_EQ(hugepin_lendq_open(&a, &s->link[i].queue), 0);
 }
 
@@ -238,6 +241,7 @@ static void side_close(struct side *s)
 	EXPECT_EQ(hugepin_unpin(s->domain, &s->local_pin), 0);
 	EXPECT_EQ(hugepin_domain_close(s->domain), 0); /* -EBUSY: pins are out */
 	EXPECT_EQ(ibv_destroy_cq(s->cq), 0);
+	EXPECT_EQ(ibv_destroy_comp_channel(s->channel), 0);
 	munmap(s->local, 64 * KIB);
 	s->lend = NULL;
 }
@@ -356,6 +360,47 @@ TEST(questions_to_a_target_that_sleeps_are_all_answered_when_it_wakes)
 	struct hugepin_lend_stats stats;
 	hugepin_lend_stats(s->lend, 0, &stats, sizeof stats);
 	EXPECT_EQ(stats.asks, QUESTIONS);
+	end();
+	munmap(table, QUESTIONS * MIB);
+}
+
+/* The target looks only when an event of a solicited completion, or the descriptor of its lendq, would wake it. */
+static void target_looks_if_woken(void)
+{
+	struct pollfd fds[] = { { .fd = target.channel->fd, .events = POLLIN },
+				{ .fd = hugepin_lendq_fd(target.link[0].queue), .events = POLLIN } };
+	struct ibv_cq *cq;
+	void *context;
+	if (poll(fds, 2, 0) <= 0)
+		return;
+	if (fds[0].revents && EXPECT_EQ(ibv_get_cq_event(target.channel, &cq, &context), 0))
+		ibv_ack_cq_events(cq, 1);
+	EXPECT_EQ(ibv_req_notify_cq(target.cq, 1), 0);
+	look(&target);
+	EXPECT(hugepin_lendq_poll(target.link[0].queue, 0) >= 0);
+}
+
+TEST(a_target_that_solicited_completions_and_its_descriptor_wake_answers_everything)
+{
+	NEEDS_WIRE(1, 64 * MIB, MIB, HUGEPIN_LEND_POOL);
+	static struct hugepin_far key[QUESTIONS];
+	char *table =
+		mmap(NULL, QUESTIONS * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	struct side *s = &origin[0];
+	offered[0] = (struct iovec){ table, QUESTIONS * MIB };
+	EXPECT_EQ(ibv_req_notify_cq(target.cq, 1), 0);
+	look(&target);
+	for (int i = 0; i < QUESTIONS; i++)
+		EXPECT_EQ(hugepin_lend_key(s->lend, 0, (uintptr_t)table + (size_t)i * MIB, 64, &key[i], &key[i]), 0);
+	time_t limit = time(NULL) + t_seconds();
+	while (s->answers < QUESTIONS && EXPECT(time(NULL) < limit)) {
+		look(s);
+		target_looks_if_woken();
+		sched_yield();
+	}
+	t_print("# the target was woken %u times\n", target.polls);
+	for (int i = 0; i < QUESTIONS; i++)
+		EXPECT_EQ(hugepin_lend_done(s->lend, &key[i]), 0);
 	end();
 	munmap(table, QUESTIONS * MIB);
 }

@@ -38,6 +38,8 @@ struct hugepin_lend {
 	int refuses; /* the error of the next message */
 	uint32_t carry_max;
 	int polled; /* what the poll in a callback returned; 1: not tried */
+	const struct ibv_wc *in_callback; /* a completion that a callback hands in, */
+	int handed_in; /* with this result */
 };
 
 static unsigned char byte_of(uint32_t number, size_t at)
@@ -114,6 +116,8 @@ int hugepin_lend_message(hugepin_lend *l, uint32_t peer, const void *msg, size_t
 		pay(l);
 	}
 	pthread_mutex_unlock(&l->lock);
+	if (l->in_callback)
+		l->handed_in = hugepin_sg_wc(l->in_callback);
 	if (!l->polled) {
 		pthread_t thread;
 		EXPECT_EQ(pthread_create(&thread, NULL, call_from_outside, l->queue[peer]), 0);
@@ -438,6 +442,23 @@ TEST_BY(at_depth_four, a_provider_that_refuses_gets_the_message_again)
 	drain();
 	EXPECT(side[0].lend.said[0] > 100);
 	EXPECT_EQ(side[1].lend.heard[0], side[0].lend.said[0]);
+}
+
+/* What the peer has sent before is told by the call around the callback. */
+TEST_BY(at_depth_four, a_completion_that_is_refused_in_a_callback_is_not_taken_for_one_that_was_taken)
+{
+	struct ibv_wc last;
+	mock.pace = 0;
+	post_raw("no frame, no frame, no frame", 20);
+	EXPECT_EQ(say_locked(&side[0].lend, 0, 20), 0);
+	mock_run(side[0].qp[0], 1);
+	last = (struct ibv_wc){ .wr_id = side[1].qp[0]->rq[2].id, .opcode = IBV_WC_RECV,
+				.qp_num = side[1].qp[0]->qp.qp_num };
+	side[1].lend.in_callback = &last;
+	EXPECT_EQ(hugepin_lendq_poll(side[1].lend.queue[0], 9), -EILSEQ);
+	EXPECT_EQ(side[1].lend.handed_in, -EBUSY);
+	EXPECT_EQ(side[1].lend.heard[0], 1);
+	side[1].lend.in_callback = NULL;
 }
 
 /* ------------------------------------------------------------------ peers that go */
