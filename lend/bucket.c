@@ -14,6 +14,7 @@ enum {
 	LARGER_WAIT_MAX = 256,
 	GIVEN_BITS_MIN = 6,
 	GIVEN_BITS_MAX = 16,
+	OTHERS_PART = 16, /* peers that ask a smaller part of all questions hardly ask */
 };
 
 uint64_t hp_bucket_page_bytes(uint64_t base, uint64_t len)
@@ -226,6 +227,11 @@ static uint64_t count_larger(const struct hp_lender *ln)
 	return count;
 }
 
+uint64_t hp_bucket_most(const struct hp_lender *ln)
+{
+	return HP_MAX(ln->lent_max / 4, hp_lend_class_bytes[HP_LEND_CLASSES - 1]);
+}
+
 bool hp_bucket_is_larger(const struct hp_lender *ln, const struct hp_bucket *b)
 {
 	return b->want > hp_lend_class_bytes[ln->class] && b->state == HP_BUCKET_LENT && !b->retired;
@@ -249,31 +255,70 @@ static void take_smaller(struct hp_lender *ln)
 	}
 }
 
+/* Whether these questions went through memory in order, or found that memory in use does not fit. */
+static bool was_ordered(struct hp_tally t)
+{
+	return t.near > t.asks / 4 * 3;
+}
+
+static bool was_thrashed(struct hp_tally t)
+{
+	return t.again > t.asks / 8;
+}
+
+/* The questions of all peers but the one that asked most; of all, if the others hardly asked. */
+static struct hp_tally of_others(const struct hp_lender *ln)
+{
+	const struct hp_tally *all = &ln->tally, *most = &ln->holder[ln->busiest].tally;
+
+	if ((all->asks - most->asks) < all->asks / OTHERS_PART)
+		return *all;
+	return (struct hp_tally){ all->asks - most->asks, all->again - most->again, all->near - most->near };
+}
+
+static bool may_be_larger(const struct hp_lender *ln)
+{
+	return ln->class > 0 && hp_lend_class_bytes[ln->class - 1] <= hp_bucket_most(ln);
+}
+
 /* At the end of an epoch, change to the next smaller or larger bucket size if that is better. An epoch has twice as
  * many questions as there are buckets, so looking at all buckets costs each question a constant time. */
 static void end_epoch(struct hp_lender *ln)
 {
-	bool thrashed = ln->epoch_again > ln->epoch_asks / 8, ordered = ln->epoch_near > ln->epoch_asks / 4 * 3;
+	struct hp_tally all = ln->tally, others = of_others(ln);
 	uint64_t larger;
 
-	ln->epoch_asks = ln->epoch_again = ln->epoch_near = 0;
+	ln->tally = (struct hp_tally){ 0 };
 	ln->epoch_len = HP_MAX((uint32_t)EPOCH_MIN, 2 * (ln->buckets_count + ln->ghosts_count));
 	if (ln->larger_after)
 		ln->larger_after--;
 	if (ln->smaller_after)
 		ln->smaller_after--;
-	if (ordered) {
-		ln->class--;
-		ln->smaller_after = ln->larger_wait;
-	} else if (thrashed) {
-		if (ln->class < HP_LEND_CLASSES - 1 && !ln->smaller_after)
+	if (was_ordered(all) && was_ordered(others)) {
+		if (may_be_larger(ln)) {
+			ln->class--;
+			ln->smaller_after = ln->larger_wait;
+		}
+	} else if (was_thrashed(all)) {
+		if (was_thrashed(others) && ln->class < HP_LEND_CLASSES - 1 && !ln->smaller_after)
 			take_smaller(ln);
-	} else if (ln->class > 0 && !ln->larger_after) {
+	} else if (may_be_larger(ln) && !ln->larger_after) {
 		larger = count_larger(ln);
 		if (larger && larger <= ln->lent_max / 4 * 3 / hp_lend_class_bytes[ln->class - 1])
 			ln->class--;
 	}
 	ln->epoch++;
+}
+
+/* The peer's tally of this epoch. */
+static struct hp_tally *tally_of(struct hp_lender *ln, uint32_t peer)
+{
+	struct hp_holder *h = &ln->holder[peer];
+
+	if (h->tallied != ln->epoch)
+		h->tally = (struct hp_tally){ 0 };
+	h->tallied = ln->epoch;
+	return &h->tally;
 }
 
 /* log2 of the number of remembered buckets that peers had to give back, for buckets of this class. */
@@ -334,15 +379,33 @@ static bool is_near(struct hp_lender *ln, const struct hp_question *q)
 
 void hp_bucket_count(struct hp_lender *ln, struct hp_question *q)
 {
+	struct hp_tally *own;
+	bool near, again;
+
 	if (q->seen)
 		return;
 	q->seen = true;
 	if (ln->class_fixed)
 		return;
-	ln->epoch_near += is_near(ln, q);
-	ln->epoch_again += was_given(ln, q->peer, hp_bucket_piece(q, ln->class));
-	if (++ln->epoch_asks >= ln->epoch_len)
+	near = is_near(ln, q);
+	again = was_given(ln, q->peer, hp_bucket_piece(q, ln->class));
+	own = tally_of(ln, q->peer);
+	own->asks++;
+	own->near += near;
+	own->again += again;
+	ln->tally.asks++;
+	ln->tally.near += near;
+	ln->tally.again += again;
+	if (ln->tally.asks == 1 || own->asks > ln->holder[ln->busiest].tally.asks)
+		ln->busiest = q->peer;
+	if (ln->tally.asks >= ln->epoch_len)
 		end_epoch(ln);
+}
+
+void hp_bucket_count_refused(struct hp_lender *ln, uint32_t peer)
+{
+	tally_of(ln, peer)->again++;
+	ln->tally.again++;
 }
 
 bool hp_bucket_begin(struct hp_lender *ln)

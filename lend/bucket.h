@@ -34,6 +34,12 @@ void hp_bucket_note_given(struct hp_lender *ln, uint32_t peer, struct hp_bucket_
 /* Whether a lent bucket is larger than new buckets. */
 bool hp_bucket_is_larger(const struct hp_lender *ln, const struct hp_bucket *b);
 
+/* The largest size of a bucket: one in use does not keep all others out. */
+uint64_t hp_bucket_most(const struct hp_lender *ln);
+
+/* A question of the peer's is refused, and with smaller buckets it might not be. */
+void hp_bucket_count_refused(struct hp_lender *ln, uint32_t peer);
+
 /* Count a question, once. At the end of an epoch the size of buckets may change. */
 void hp_bucket_count(struct hp_lender *ln, struct hp_question *q);
 

@@ -32,9 +32,7 @@ bool hp_lender_init(struct hp_lender *ln, uint32_t policy, uint32_t peers, uint6
 	ln->class_fixed = policy == HUGEPIN_LEND_STATIC;
 	while (policy == HUGEPIN_LEND_STATIC && ln->class < HP_LEND_CLASSES - 1 && !hp_lender_share(ln))
 		ln->class++;
-	/* Choose buckets small enough that one in use does not keep all others out. */
-	while (policy == HUGEPIN_LEND_POOL && ln->class < HP_LEND_CLASSES - 1 &&
-	       hp_lend_class_bytes[ln->class] > lent_max / 4)
+	while (policy == HUGEPIN_LEND_POOL && hp_lend_class_bytes[ln->class] > hp_bucket_most(ln))
 		ln->class++;
 	if (hp_bucket_begin(ln) && ln->holder && hp_table_init(&ln->buckets) && hp_table_init(&ln->regions) &&
 	    hp_table_init(&ln->ghosts))
@@ -369,8 +367,22 @@ static struct hp_holder *next_holder(struct hp_lender *ln, struct hp_question *q
 	return h;
 }
 
+/* Whether a smaller piece than n fits into the room that there is, so that nobody has to give anything. */
+static bool fits_smaller(const struct hp_lender *ln, struct hp_question *q, struct hp_bucket_name n, uint64_t room)
+{
+	for (unsigned class = ln->class_fixed ? HP_LEND_CLASSES : 1; class < HP_LEND_CLASSES; class++) {
+		struct hp_bucket_name smaller = hp_bucket_piece(q, class);
+
+		if (smaller.want >= n.want || hp_bucket_page_bytes(smaller.base, smaller.want) > room)
+			continue;
+		q->class_min = class;
+		return true;
+	}
+	return false;
+}
+
 /* No holder gives anything. Unless enough is retired already, ask the bucket that was lent first back. */
-static struct hp_act refuse(struct hp_lender *ln, uint64_t bytes)
+static struct hp_act refuse(struct hp_lender *ln, uint32_t peer, uint64_t bytes)
 {
 	struct hp_act act = no(ENOBUFS);
 	struct hp_bucket *b = TAILQ_FIRST(&ln->lent_list);
@@ -378,7 +390,7 @@ static struct hp_act refuse(struct hp_lender *ln, uint64_t bytes)
 	/* With smaller buckets, maybe not all would be in use. But larger buckets from earlier are not a reason for yet
 	 * smaller ones. */
 	if (!ln->class_fixed && b && !hp_bucket_is_larger(ln, b))
-		ln->epoch_again++;
+		hp_bucket_count_refused(ln, peer);
 	if (ln->policy == HUGEPIN_LEND_STATIC || ln->retired >= bytes || !b || b->state != HP_BUCKET_LENT)
 		return act;
 	TAILQ_REMOVE(&ln->lent_list, b, order);
@@ -402,7 +414,7 @@ static struct hp_act want_room(struct hp_lender *ln, struct hp_question *q, uint
 	else
 		h = next_holder(ln, q);
 	if (!h)
-		return refuse(ln, bytes);
+		return refuse(ln, q->peer, bytes);
 	if (ln->policy == HUGEPIN_LEND_POOL)
 		set_asked(ln, h);
 	larger = TAILQ_FIRST(&ln->lent_list);
@@ -483,12 +495,13 @@ struct hp_act hp_lender_step(struct hp_lender *ln, struct hp_question *q)
 	uint64_t bytes, share = hp_lender_share(ln), held = ln->holder[q->peer].bytes;
 	struct hp_bucket *b;
 	struct hp_bucket_name n;
+	struct hp_act act;
 
-	hp_bucket_count(ln, q);
 	/* Each question gets a loan, even if the peer already has a key there. But a peer that goes on asking gets no
-	 * more. */
+	 * more, and its questions do not count. */
 	if (held / LOANS_OF_ALL > ln->lent_max)
 		return no(ENOBUFS);
+	hp_bucket_count(ln, q);
 	b = find_lent(ln, q);
 	if (b)
 		return reserve_loan(ln) ? (struct hp_act){ .step = HP_STEP_LEND, .bucket = b } : no(ENOMEM);
@@ -507,9 +520,14 @@ struct hp_act hp_lender_step(struct hp_lender *ln, struct hp_question *q)
 	bytes = b ? hp_bucket_bytes(b) : hp_bucket_page_bytes(n.base, n.want);
 	if (held + bytes > share && share != UINT64_MAX)
 		return want_room(ln, q, HP_MIN(held, held + bytes - share));
-	if (ln->lent + bytes > ln->lent_max)
-		return ln->policy == HUGEPIN_LEND_STATIC ? no(ENOBUFS)
-							 : want_room(ln, q, ln->lent + bytes - ln->lent_max);
+	if (ln->lent + bytes > ln->lent_max) {
+		if (ln->policy == HUGEPIN_LEND_STATIC)
+			return no(ENOBUFS);
+		act = want_room(ln, q, ln->lent + bytes - ln->lent_max);
+		return act.step == HP_STEP_NO && fits_smaller(ln, q, n, ln->lent_max - ln->lent)
+			       ? hp_lender_step(ln, q)
+			       : act;
+	}
 	if (!b && ln->lent + ln->idle + bytes > ln->lent_max + ln->idle_base)
 		return drop(ln);
 	return pin(ln, n, b);

@@ -21,7 +21,9 @@
  *   bucket that nobody asks for again makes the list shorter by an eighth of its bytes, down to a quarter of
  *   idle_bytes_max. "Soon" is while not more than M + MAXVICTIM was dropped after it (the ghosts of Megiddo and Modha
  *   2003, ARC).
- * - The bucket. At first it is 64 MiB, an extent of the heap, or the largest that is a quarter of M. The next smaller
+ * - The bucket. At first it is 64 MiB, an extent of the heap, or the largest that is a quarter of M, and it never gets
+ *   larger than that. What follows holds for the questions of all peers, and has to hold for those of all but the peer
+ *   that asks most, too, unless the others hardly ask: else one peer would choose for all. The next smaller
  *   bucket is taken if the memory in use does not fit: if in an epoch more than an eighth of the questions are refused
  *   for want of room, or ask for a bucket that the same peer had to give back lately. "Lately" is while not more than
  *   some eight M were given back after it. The next larger bucket is taken if all memory that is lent, idle or was
@@ -42,6 +44,13 @@
 #include "lend/table.h"
 
 enum { HP_LEND_CLASSES = 3, HP_LEND_NOBODY = -1, HP_LEND_WAITING_MAX = 64 };
+
+/* Questions that were counted in an epoch. */
+struct hp_tally {
+	uint32_t asks;
+	uint32_t again; /* refused for want of room, or for what the peer had to give back lately */
+	uint32_t near; /* near one of the peer's last two */
+};
 
 /* The sizes of buckets: an extent, a hugepage, and the size of Chapel's Firehose. */
 static const uint64_t hp_lend_class_bytes[HP_LEND_CLASSES] = { UINT64_C(1) << 26, UINT64_C(1) << 21,
@@ -114,6 +123,8 @@ struct hp_holder {
 	uint32_t want, want_last; /* the number of the WANT that is out, 0: none; of the last one */
 	uint32_t asked_last; /* the number of its last question */
 	uint64_t near[2]; /* the places of its last two questions, in pieces of the next larger bucket, plus 1 */
+	struct hp_tally tally; /* its questions of epoch `tallied` */
+	uint32_t tallied;
 	uint8_t level; /* of `ranked`, 0: no loans */
 	bool asked; /* was asked for the first waiting question: it is in lender.asked */
 	bool mute; /* no message reaches it */
@@ -150,10 +161,11 @@ struct hp_lender {
 	uint32_t buckets_count, idle_count, ghosts_count;
 
 	/* The epoch, counted in questions. */
-	uint32_t epoch, epoch_asks, epoch_len, epoch_again; /* again: for what the peer had to give back lately */
+	uint32_t epoch, epoch_len;
+	struct hp_tally tally; /* of all peers */
+	uint32_t busiest; /* the peer that asked most */
 	uint64_t *given; /* hashes of buckets that peers had to give back: of the peer and the bucket's name */
 	unsigned given_bits;
-	uint32_t epoch_near; /* questions near one of the peer's last two */
 	uint32_t larger_after; /* epochs until a larger bucket may be tried */
 	uint32_t larger_wait; /* larger_after of the next step down; doubled each time */
 	uint32_t smaller_after; /* epochs until a smaller bucket may be taken */

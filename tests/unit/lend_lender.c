@@ -613,4 +613,72 @@ LENDER_TEST(memory_that_is_wanted_is_not_lent_again_from_the_same_pin, HUGEPIN_L
 	EXPECT_EQ(ln.lent, 64 * MIB);
 }
 
+/* Peers that ask in turns: `busy` of a hundred questions are peer 1's, for one place after the other; the others are
+ * peers 2 and 3's, anywhere. */
+static void ask_by_turns(unsigned busy, unsigned asks)
+{
+	static uint64_t at;
+
+	for (unsigned i = 0; i < asks; i++) {
+		bool first = i % 100 < busy;
+		uint32_t peer = first ? 1 : 2 + i % 2;
+		struct hp_act act = ask(peer, BASE + (first ? (at += 128 * KIB) % (32 << 20) : any(500) * 64 * MIB));
+
+		if (EXPECT_EQ(act.step, HP_STEP_LEND))
+			give_back(TAILQ_LAST(&ln.holder[peer].loans, hp_loans), false);
+	}
+}
+
+LENDER_TEST(whoever_goes_through_memory_in_order_no_bucket_is_more_than_a_quarter_of_what_may_be_lent,
+	    HUGEPIN_LEND_POOL, 64 * MIB, 0)
+{
+	EXPECT_EQ(ln.class, 1);
+	for (unsigned i = 0; i < 4000; i++) {
+		struct hp_act act = ask(1, BASE + i * MIB);
+
+		if (!EXPECT_EQ(act.step, HP_STEP_LEND) || !EXPECT(act.bucket->want <= 16 * MIB))
+			break;
+		give_back(TAILQ_FIRST(&ln.holder[1].loans), true);
+	}
+}
+
+LENDER_TEST(one_peer_that_asks_most_does_not_choose_the_size_of_buckets_for_others, HUGEPIN_LEND_POOL, 256 * MIB, 0)
+{
+	ln.class = 1;
+	ln.larger_after = 1000; /* what fits is not the subject */
+	ask_by_turns(85, 4000);
+	EXPECT_EQ(ln.class, 1);
+	ask_by_turns(98, 4000); /* the others hardly ask */
+	EXPECT_EQ(ln.class, 0);
+}
+
+LENDER_TEST(a_question_over_the_peers_limit_does_not_count_for_the_size_of_buckets, HUGEPIN_LEND_POOL, 64 * MIB, 0)
+{
+	unsigned refused = 0;
+
+	for (unsigned i = 0; i < 400 && ln.tally.asks < 200; i++)
+		refused += ask(1, BASE).step == HP_STEP_NO;
+	EXPECT(refused > 100 && ln.tally.asks < 200);
+}
+
+LENDER_TEST(a_piece_that_does_not_fit_beside_what_is_in_use_is_made_smaller, HUGEPIN_LEND_POOL, 256 * MIB, 0)
+{
+	struct hp_question q = question(2, BASE + 300 * MIB);
+	struct hp_act act;
+
+	for (unsigned i = 0; i < 3; i++)
+		EXPECT_EQ(ask(1, BASE + i * 64 * MIB).step, HP_STEP_LEND);
+	ln.class = 1;
+	EXPECT_EQ(ask(1, BASE + 200 * MIB).step, HP_STEP_LEND);
+	ln.class = 0; /* 62 MiB are free */
+	EXPECT_EQ(run(&q).step, HP_STEP_WAIT);
+	hp_lender_wait(&ln, &q);
+	act = run(&q);
+	EXPECT(act.step == HP_STEP_WANT && act.peer == 1);
+	hp_lender_answered(&ln, 1); /* with nothing */
+	act = run(&q);
+	EXPECT(act.step == HP_STEP_LEND && act.bucket->want == 2 * MIB);
+	hp_lender_unwait(&ln, &q);
+}
+
 T_MAIN
