@@ -76,13 +76,22 @@ struct hugepin_lend_attr {
 	 * thread, which a lend with this callback starts, without a lock: must return soon, and call no function of
 	 * the lend. */
 	void (*wake)(void *arg);
+	/* What one peer may cost the others (hugepin_lend(7), SECURITY); 0: the default.
+	 *  peer_bytes_max  memory of which it may have keys; with more than two peers all of lent_bytes_max but a 32nd,
+	 *                  or 128 KiB if that is more
+	 *  peer_kept_max   bytes that are kept for it: messages that it does not take, and what its questions that wait
+	 *                  carry; 1 MiB, and 64 times 256 + carry_max
+	 *  peer_keys_max   keys that it may have, and keys that may be borrowed from it; 16384
+	 *  answer_ms       milliseconds after which others are asked if it does not say what it gives back; 1000 */
+	uint64_t peer_bytes_max, peer_kept_max;
+	uint32_t peer_keys_max, answer_ms;
 };
 
 /* Open a lend of the domain's memory; one at a time in each domain. The domain must outlive the lend. attr is copied.
  * -EINVAL: a NULL (send, ready; offer, unless reach is EXTENT), no peers, an unknown size, policy or access, carry_max
- * too large, or sums that wrap. -EBUSY: the domain has a lend. -EOPNOTSUPP: the device lacks the
- * access, or HUGEPIN_LIMIT_OPENER.
- * -ESTALE: the domain is the parent process's. -ENOMEM. Allocates. */
+ * too large, peer_bytes_max over lent_bytes_max, peer_keys_max over 262144, or sums that wrap. -EBUSY: the domain has a
+ * lend. -EOPNOTSUPP: the device lacks the access, or HUGEPIN_LIMIT_OPENER. -ESTALE: the domain is the parent process's.
+ * -ENOMEM. Allocates. */
 int hugepin_lend_open(hugepin_domain *, const struct hugepin_lend_attr *attr, void *arg, hugepin_lend **ret_);
 
 /* A key of the peer's memory [addr, addr + len). 1: *ret_ is a key, with one use, which hugepin_lend_done gives back
@@ -103,6 +112,9 @@ int hugepin_lend_put(hugepin_lend *, uint32_t peer, uint64_t addr, const void *d
  * back before. Any thread. Takes nanoseconds, and sends a message if the peer waits for the key. */
 int hugepin_lend_done(hugepin_lend *, struct hugepin_far *key);
 
+/* The same, and the key goes back to the peer when its last use is given back, because this side needs it no more. */
+int hugepin_lend_return(hugepin_lend *, struct hugepin_far *key);
+
 /* Hand in a message from a peer. Messages from one peer must be handed in in their order. -EILSEQ: no message of this
  * protocol, or not one that this peer can have sent now; nothing has changed. -ENOTCONN: the peer is gone, or lost: no
  * message reaches it any more, so call hugepin_lend_gone. -EINVAL. -ENOMEM: no memory for this thread's counters;
@@ -114,9 +126,9 @@ int hugepin_lend_message(hugepin_lend *, uint32_t peer, const void *msg, size_t 
 int hugepin_lend_progress(hugepin_lend *);
 
 /* The peer is gone: no transfer of its and no transfer to it is under way or will be (its queue pair is in the error
- * state or destroyed), and no message of its will be handed in. Its keys end, questions to it get -ECONNRESET, and what
- * was lent to it is idle. -EINVAL. -EALREADY. hugepin_lend_again: the number is a peer's again. -EINVAL. -EALREADY: it
- * was not gone. */
+ * state or destroyed), and no message of its will be handed in. Its keys end, and so does the registration of all
+ * memory that was given back and of which no other peer has keys. Questions to it get -ECONNRESET. -EINVAL. -EALREADY.
+ * hugepin_lend_again: the number is a peer's again. -EINVAL. -EALREADY: it was not gone. */
 int hugepin_lend_gone(hugepin_lend *, uint32_t peer);
 int hugepin_lend_again(hugepin_lend *, uint32_t peer);
 
@@ -146,7 +158,9 @@ int hugepin_lend_close(hugepin_lend *);
 	X(bytes_peak, B, "the most that lent and idle memory have been together; only of all peers") \
 	X(bucket_bytes, B, "the size of the pieces that are lent now, or more; only of all peers") \
 	X(table_bytes, B, "memory for the lend's tables; only of all peers") \
-	X(carry_max, B, "the program's own bytes in a message, at most, as the lend was opened")
+	X(carry_max, B, "the program's own bytes in a message, at most, as the lend was opened") \
+	X(owes, n, "requests for keys that the peer has not answered: 1 or 0; of all peers: peers that owe an answer") \
+	X(late, c, "requests for keys that the peer did not answer within answer_ms")
 
 struct hugepin_lend_stats {
 	uint64_t version; /* HUGEPIN_VERSION of the library that filled it */

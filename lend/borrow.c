@@ -52,7 +52,7 @@ static struct hp_ask *find_by_frame(hugepin_lend *l, uint32_t peer, uint64_t add
 static uint8_t make_room(hugepin_lend *l, uint32_t peer, uint64_t *ret_refs)
 {
 	struct hp_peer *p = &l->peer[peer];
-	uint64_t looks = 2 * p->stats.borrowed, bytes,
+	uint64_t looks = hp_borrowed_looks(l, peer), bytes,
 		 coming = p->bucket * (p->asks_out + 1); /* includes keys that were asked for */
 	uint64_t most = p->share - HP_MIN(p->share, HP_MIN(coming, HP_MAX(p->bucket, p->share / 2)));
 
@@ -80,7 +80,7 @@ static int ask(hugepin_lend *l, struct hp_ask *a, const void *data)
 	struct hp_wire w = { .type = HP_WIRE_ASK, .addr = a->addr, .len = a->len };
 	int err;
 
-	a->place = hp_borrowed_reserve(l);
+	a->place = hp_borrowed_reserve(l, a->peer);
 	if (!a->place)
 		return -ENOMEM;
 	w.n = make_room(l, a->peer, w.refs);
@@ -254,7 +254,7 @@ int hp_borrow_recalled(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
 int hp_borrow_wanted(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
 {
 	struct hp_peer *p = &l->peer[peer];
-	uint64_t refs[HP_WIRE_REFS_MAX], left = w->bytes, looks = 2 * p->stats.borrowed, bytes;
+	uint64_t refs[HP_WIRE_REFS_MAX], left = w->bytes, looks = hp_borrowed_looks(l, peer), bytes;
 	bool more;
 
 	if (w->number != (p->want_last == UINT32_MAX ? 1 : p->want_last + 1))

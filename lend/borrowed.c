@@ -24,7 +24,8 @@
 #include "reg/lent.h"
 #include "reg/lookup.h"
 
-enum { STEP = 512, LEVEL_MIN = 6, LEVEL_MAX = 63 };
+/* A peer that wants keys back has so many looked at. For a new key so many are looked at of so many peers. */
+enum { STEP = 512, LEVEL_MIN = 6, LEVEL_MAX = 63, LOOKS_MAX = 1024, PLACE_LOOKS = 64, PLACE_PEERS = 16 };
 #define TABLE_BYTES (HP_REGIONS_MAX * sizeof(struct hp_borrowed))
 _Static_assert(sizeof(struct hp_borrowed) == 128, "");
 _Static_assert(HP_REGIONS_MAX <= 1u << HP_KEY_SLOT_BITS, "slots and indexes of a ref");
@@ -207,14 +208,14 @@ void hp_borrowed_use(hugepin_lend *l, struct hp_borrowed *f, uint64_t addr, uint
 
 /* ------------------------------------------------------------------ beginning and ending */
 
-struct hp_borrowed *hp_borrowed_reserve(hugepin_lend *l)
+/* A place, if there is one. */
+static struct hp_borrowed *take_place(hugepin_lend *l)
 {
 	struct hp_borrowed *f = TAILQ_FIRST(&l->borrowed_free);
 	uint32_t index;
 
 	if (l->borrowed_count >= HP_REGIONS_MAX / 4) /* the table of regions also serves the pins of all domains */
 		return NULL;
-
 	if (!f && l->borrowed_used == l->borrowed_opened) {
 		if (l->borrowed_opened == HP_REGIONS_MAX ||
 		    !hp_meta_open(&l->borrowed[l->borrowed_opened], STEP * sizeof *l->borrowed))
@@ -230,6 +231,52 @@ struct hp_borrowed *hp_borrowed_reserve(hugepin_lend *l)
 		f = &l->borrowed[l->borrowed_used++];
 	f->index = index;
 	f->made = hp_counts_made(index);
+	return f;
+}
+
+/* Give a key of the peer's back that has no uses, and that was not used since the last look, if there is one. */
+static void give_one(hugepin_lend *l, uint32_t peer)
+{
+	struct hp_borrowed_list *all = &l->peer[peer].borrowed;
+	struct hp_borrowed *f, *chosen = NULL;
+	bool used = true;
+	uint64_t ref;
+
+	for (unsigned i = 0; used && i < PLACE_LOOKS && (f = TAILQ_FIRST(all)); i++) {
+		TAILQ_REMOVE(all, f, order);
+		TAILQ_INSERT_TAIL(all, f, order);
+		if (hp_counts_sum(f->index))
+			continue;
+		used = HP_PEEK(f->used);
+		chosen = used && chosen ? chosen : f;
+		HP_WRITE(f->used, 0);
+	}
+	if (chosen && hp_borrowed_retire(l, &chosen, 1, HP_BORROWED_LIVE, &ref))
+		hp_send_return(l, peer, 0, &ref, 1, false);
+}
+
+/* Whether the peer, by its answers, may not fill more of the table. */
+static bool is_full(const hugepin_lend *l, uint32_t peer)
+{
+	return l->peer[peer].stats.borrowed + l->peer[peer].asks_out >= l->attr.peer_keys_max;
+}
+
+struct hp_borrowed *hp_borrowed_reserve(hugepin_lend *l, uint32_t peer)
+{
+	struct hp_borrowed *f;
+	struct hp_peer *next;
+
+	if (is_full(l, peer))
+		give_one(l, peer);
+	if (is_full(l, peer))
+		return NULL;
+	f = take_place(l);
+	for (unsigned i = 0; !f && i < PLACE_PEERS && (next = TAILQ_FIRST(&l->lenders)); i++) {
+		TAILQ_REMOVE(&l->lenders, next, lender);
+		TAILQ_INSERT_TAIL(&l->lenders, next, lender);
+		give_one(l, (uint32_t)(next - l->peer));
+		f = take_place(l);
+	}
 	return f;
 }
 
@@ -261,6 +308,8 @@ void hp_borrowed_begin(hugepin_lend *l, struct hp_borrowed *f, uint32_t peer, ui
 	f->ref = ref;
 	hp_table_add(&l->by_ref, &f->by_ref, hp_lend_hash_foreign(ref, peer));
 	add_frames(l, f);
+	if (TAILQ_EMPTY(&l->peer[peer].borrowed))
+		TAILQ_INSERT_TAIL(&l->lenders, &l->peer[peer], lender);
 	TAILQ_INSERT_TAIL(&l->peer[peer].borrowed, f, order);
 	l->borrowed_count++;
 	l->peer[peer].stats.borrowed++;
@@ -322,6 +371,8 @@ unsigned hp_borrowed_retire(hugepin_lend *l, struct hp_borrowed **list, unsigned
 			continue;
 		}
 		TAILQ_REMOVE(&l->peer[f->peer].borrowed, f, order);
+		if (TAILQ_EMPTY(&l->peer[f->peer].borrowed))
+			TAILQ_REMOVE(&l->lenders, &l->peer[f->peer], lender);
 		remove_frames(l, f);
 		if (state == HP_BORROWED_LOST)
 			forget(l, f);
@@ -334,6 +385,12 @@ unsigned hp_borrowed_retire(hugepin_lend *l, struct hp_borrowed **list, unsigned
 	}
 	attend_less(l);
 	return freed;
+}
+
+/* Each key twice: the first look clears `used`. */
+uint64_t hp_borrowed_looks(const hugepin_lend *l, uint32_t peer)
+{
+	return HP_MIN(2 * l->peer[peer].stats.borrowed, (uint64_t)LOOKS_MAX);
 }
 
 unsigned hp_borrowed_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64_t *looks, uint64_t *ret_refs,
@@ -394,8 +451,21 @@ void hp_borrowed_settle(hugepin_lend *l, unsigned most)
 	attend_less(l);
 }
 
-void hp_borrowed_lose(hugepin_lend *l, uint32_t peer)
+void hp_borrowed_return(hugepin_lend *l, uint64_t name)
 {
+	struct hp_borrowed *f = &l->borrowed[hp_key_slot(name)];
+	uint64_t ref;
+
+	if (hp_key_slot(name) >= l->borrowed_used || f->state != HP_BORROWED_LIVE || f->name != name)
+		return;
+	/* A use of it is the caller's, so it waits for that. If not, the caller has given the use back twice. */
+	if (hp_borrowed_retire(l, &f, 1, HP_BORROWED_WANTED, &ref))
+		hp_send_return(l, f->peer, 0, &ref, 1, false);
+}
+
+bool hp_borrowed_lose(hugepin_lend *l, uint32_t peer)
+{
+	enum { AT_ONCE = 4 }; /* barriers */
 	struct hp_borrowed *list[HP_WIRE_REFS_MAX], *f;
 	uint64_t refs[HP_WIRE_REFS_MAX];
 
@@ -404,7 +474,7 @@ void hp_borrowed_lose(hugepin_lend *l, uint32_t peer)
 			HP_WRITE(f->state, HP_BORROWED_LOST);
 			forget(l, f);
 		}
-	while (!TAILQ_EMPTY(&l->peer[peer].borrowed)) {
+	for (unsigned i = 0; i < AT_ONCE && !TAILQ_EMPTY(&l->peer[peer].borrowed); i++) {
 		unsigned n = 0;
 
 		TAILQ_FOREACH(f, &l->peer[peer].borrowed, order) {
@@ -414,6 +484,7 @@ void hp_borrowed_lose(hugepin_lend *l, uint32_t peer)
 		}
 		hp_borrowed_retire(l, list, n, HP_BORROWED_LOST, refs);
 	}
+	return !TAILQ_EMPTY(&l->peer[peer].borrowed);
 }
 
 /* By now the slot may have another key, or none. */

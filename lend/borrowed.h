@@ -16,9 +16,10 @@ void hp_borrowed_close(hugepin_lend *l, bool child);
 struct hp_borrowed *hp_borrowed_find(hugepin_lend *l, uint32_t peer, uint64_t addr);
 void hp_borrowed_use(hugepin_lend *l, struct hp_borrowed *f, uint64_t addr, uint64_t len, struct hugepin_far *ret_);
 
-/* reserve() makes a place for a key that may come; NULL: no memory, or no index. begin() makes the place a key,
+/* reserve() makes a place for a key of the peer's that may come. If there are as many keys as there may be, of the peer
+ * or in all, it gives an unused one back. NULL: no memory, or all keys are in use. begin() makes the place a key,
  * unreserve() gives it back. */
-struct hp_borrowed *hp_borrowed_reserve(hugepin_lend *l);
+struct hp_borrowed *hp_borrowed_reserve(hugepin_lend *l, uint32_t peer);
 void hp_borrowed_begin(hugepin_lend *l, struct hp_borrowed *f, uint32_t peer, uint64_t base, uint64_t len,
 		       uint32_t rkey, uint64_t ref);
 void hp_borrowed_unreserve(hugepin_lend *l, struct hp_borrowed *f);
@@ -33,13 +34,18 @@ unsigned hp_borrowed_retire(hugepin_lend *l, struct hp_borrowed **list, unsigned
 			    uint64_t *ret_refs);
 
 /* Free keys of the peer without uses, of `bytes` together and at most HP_WIRE_REFS_MAX, those not used for longest
- * first. *looks: how many keys may still be looked at; begin with twice as many as there are. Returns as
+ * first. *looks: how many keys may still be looked at; begin with hp_borrowed_looks(). Returns as
  * hp_borrowed_retire(). */
+uint64_t hp_borrowed_looks(const hugepin_lend *l, uint32_t peer);
 unsigned hp_borrowed_give(hugepin_lend *l, uint32_t peer, uint64_t bytes, uint64_t *looks, uint64_t *ret_refs,
 			  uint64_t *ret_bytes);
 
-/* The peer is gone. Keys with uses stay until their last use. */
-void hp_borrowed_lose(hugepin_lend *l, uint32_t peer);
+/* Give the key of that name back with its last use, if it is LIVE. */
+void hp_borrowed_return(hugepin_lend *l, uint64_t name);
+
+/* The peer is gone: some of its keys end. Keys with uses stay until their last use. Whether there are more: release the
+ * lock, then go on. */
+bool hp_borrowed_lose(hugepin_lend *l, uint32_t peer);
 
 /* Look at up to `most` keys that wait for their last use. Free those without uses, and give them back unless their peer
  * is gone. */

@@ -156,6 +156,26 @@ void hp_lender_retire(struct hp_lender *ln, struct hp_bucket *b)
 	hp_table_remove(&ln->buckets, &b->by_name);
 	b->retired = true;
 	ln->retired += hp_bucket_bytes(b);
+	b->recall = TAILQ_FIRST(&b->loans);
+	if (b->recall)
+		TAILQ_INSERT_TAIL(&ln->recalls, b, recalls);
+}
+
+void hp_bucket_recalled(struct hp_lender *ln, struct hp_bucket *b)
+{
+	b->recall = TAILQ_NEXT(b->recall, of_bucket);
+	if (!b->recall)
+		TAILQ_REMOVE(&ln->recalls, b, recalls);
+}
+
+struct hp_loan *hp_lender_recall(struct hp_lender *ln)
+{
+	struct hp_bucket *b = TAILQ_FIRST(&ln->recalls);
+	struct hp_loan *loan = b ? b->recall : NULL;
+
+	if (loan)
+		hp_bucket_recalled(ln, b);
+	return loan;
 }
 
 static struct hp_bucket *same_region(struct hp_link *at, uint32_t region)

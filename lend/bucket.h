@@ -25,6 +25,9 @@ struct hp_bucket *hp_bucket_find(const struct hp_lender *ln, struct hp_bucket_na
 /* Take a bucket out of all tables and sums. It is the caller's to free. */
 void hp_bucket_detach(struct hp_lender *ln, struct hp_bucket *b);
 
+/* The loan b->recall was asked back, or ends. */
+void hp_bucket_recalled(struct hp_lender *ln, struct hp_bucket *b);
+
 /* A bucket of `bytes` is made. If one of that name was dropped, more will be kept idle. */
 void hp_bucket_regret(struct hp_lender *ln, struct hp_bucket_name n, uint64_t bytes);
 

@@ -42,6 +42,8 @@ static void enter(hugepin_lend *l)
 	l->settled = settled;
 	if (hp_lend_attends(l, HP_ATTEND_NEWS))
 		hp_news_take(l);
+	if (!TAILQ_EMPTY(&l->lender.recalls) || hp_lend_attends(l, HP_ATTEND_RECALLS))
+		hp_serve_recalls(l);
 	/* A use that was undone, or counted at the index before it was the key's, may have hidden the last one. */
 	if (hp_lend_attends(l, HP_ATTEND_USES))
 		hp_borrowed_settle(l, LOOKS);
@@ -57,6 +59,8 @@ static void leave(hugepin_lend *l)
 	TAILQ_FOREACH(a, &ready, order)
 		l->asks_count--;
 	hp_unlock(&l->lock);
+	if (hp_lend_attends(l, HP_ATTEND_RECALLS))
+		hp_news_wake(l);
 	while ((a = TAILQ_FIRST(&ready))) {
 		TAILQ_REMOVE(&ready, a, order);
 		l->attr.ready(l->arg, a->token, a->err, a->err ? NULL : &a->key);
@@ -236,6 +240,20 @@ int hugepin_lend_done(hugepin_lend *l, struct hugepin_far *key)
 	return 0;
 }
 
+int hugepin_lend_return(hugepin_lend *l, struct hugepin_far *key)
+{
+	if (!l || !key || !key->ref)
+		return -EINVAL;
+	if (!is_ours(l))
+		return -ESTALE;
+	if ((key->ref ^ l->borrowed[0].name) >> HP_KEY_HEAD_SHIFT)
+		return -EINVAL;
+	enter(l);
+	hp_borrowed_return(l, key->ref);
+	leave(l);
+	return hugepin_lend_done(l, key);
+}
+
 /* ------------------------------------------------------------------ messages */
 
 static int dispatch(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
@@ -284,6 +302,8 @@ int hugepin_lend_message(hugepin_lend *l, uint32_t peer, const void *msg, size_t
 
 int hugepin_lend_progress(hugepin_lend *l)
 {
+	bool late;
+
 	if (!l)
 		return -EINVAL;
 	if (!is_ours(l))
@@ -291,14 +311,44 @@ int hugepin_lend_progress(hugepin_lend *l)
 	hp_lent_listen(l->domain);
 	if (HP_LIKELY(!hp_lend_attends(l, UINT32_MAX)))
 		return 0;
-	enter(l);
-	if (hp_lend_attends(l, HP_ATTEND_UNSENT))
-		hp_send_kept(l);
-	leave(l);
+	late = hp_lend_attends(l, HP_ATTEND_LATE) &&
+	       hp_clock_ns() >= atomic_load_explicit(&l->late_at, memory_order_relaxed);
+	if (!late && !hp_lend_attends(l, ~(uint32_t)HP_ATTEND_LATE))
+		return 0;
+	do {
+		enter(l);
+		if (hp_lend_attends(l, HP_ATTEND_UNSENT))
+			hp_send_kept(l);
+		if (late)
+			hp_serve_late(l);
+		late = false;
+		leave(l);
+	} while (hp_lend_attends(l, HP_ATTEND_RECALLS));
 	return 0;
 }
 
 /* ------------------------------------------------------------------ peers */
+
+/* Take back what the peer had, and end the keys of its memory: some of them each time that the lock is held. Then drop
+ * the buckets that are idle, since the peer may know their keys. */
+static void take_back(hugepin_lend *l, uint32_t peer)
+{
+	struct hp_peer *p = &l->peer[peer];
+	uint32_t idle = UINT32_MAX - 1;
+	bool more;
+
+	do {
+		enter(l);
+		more = p->leaving && hp_borrowed_lose(l, peer);
+		more |= p->leaving && hp_serve_gone(l, peer);
+		if (p->leaving && !more) {
+			idle = hp_serve_drop_idle(l, idle);
+			p->leaving = idle;
+		}
+		more = p->leaving;
+		leave(l);
+	} while (more);
+}
 
 int hugepin_lend_gone(hugepin_lend *l, uint32_t peer)
 {
@@ -314,16 +364,15 @@ int hugepin_lend_gone(hugepin_lend *l, uint32_t peer)
 		leave(l);
 		return -EALREADY;
 	}
-	p->gone = true;
+	p->gone = p->leaving = true;
 	hp_send_forget(l, peer);
 	hp_borrow_gone(l, peer, -ECONNRESET);
-	hp_borrowed_lose(l, peer);
-	hp_serve_gone(l, peer);
 	p->lost = 0;
 	p->ask_last = p->want_last = 0;
 	p->ref_last = p->bucket = 0;
 	p->share = UINT64_MAX;
 	leave(l);
+	take_back(l, peer);
 	return 0;
 }
 
@@ -335,6 +384,7 @@ int hugepin_lend_again(hugepin_lend *l, uint32_t peer)
 		return -EINVAL;
 	if (!is_ours(l))
 		return -ESTALE;
+	take_back(l, peer); /* another thread may be in hugepin_lend_gone() */
 	enter(l);
 	if (l->peer[peer].gone) {
 		l->peer[peer].gone = false;
@@ -345,6 +395,30 @@ int hugepin_lend_again(hugepin_lend *l, uint32_t peer)
 }
 
 /* ------------------------------------------------------------------ opening and closing */
+
+enum {
+	KEPT_MAX = 1 << 20, /* bytes, beside what the questions that may be out take */
+	PEER_KEYS_MAX = 16384,
+	ANSWER_MS = 1000,
+};
+
+/* What one peer may cost the others: hugepin_lend(7), SECURITY. */
+static void default_limits(struct hugepin_lend_attr *a)
+{
+	uint64_t bucket = hp_lend_class_bytes[HP_LEND_CLASSES - 1], rest = HP_MAX(a->lent_bytes_max / 32, bucket);
+
+	/* An only peer has nobody to leave anything to. */
+	if (!a->peer_bytes_max && a->peers > 2 && a->lent_bytes_max >= 2 * bucket)
+		a->peer_bytes_max = a->lent_bytes_max - rest;
+	else if (!a->peer_bytes_max)
+		a->peer_bytes_max = a->lent_bytes_max;
+	if (!a->peer_kept_max)
+		a->peer_kept_max = KEPT_MAX + HP_ASKS_MAX * ((uint64_t)HUGEPIN_LEND_MESSAGE_MAX + a->carry_max);
+	if (!a->peer_keys_max)
+		a->peer_keys_max = PEER_KEYS_MAX;
+	if (!a->answer_ms)
+		a->answer_ms = ANSWER_MS;
+}
 
 static int check_attr(hugepin_domain *d, struct hugepin_lend_attr *a)
 {
@@ -361,6 +435,9 @@ static int check_attr(hugepin_domain *d, struct hugepin_lend_attr *a)
 		a->lent_bytes_max = budget / 2;
 	if (!a->idle_bytes_max)
 		a->idle_bytes_max = budget / 8;
+	default_limits(a);
+	if (a->peer_bytes_max > a->lent_bytes_max || a->peer_keys_max > HP_REGIONS_MAX)
+		return -EINVAL;
 	if (__builtin_add_overflow(a->lent_bytes_max, a->idle_bytes_max, &sum))
 		return -EINVAL;
 	return hp_lent_access(d, a->access) ? 0 : -EOPNOTSUPP;
@@ -401,7 +478,7 @@ static int set_up(hugepin_lend *l)
 	l->peer = calloc(l->attr.peers, sizeof *l->peer);
 	l->buf = malloc(HUGEPIN_LEND_MESSAGE_MAX + (size_t)l->attr.carry_max);
 	if (!l->peer || !l->buf || !hp_table_init(&l->asks_by_number) || !hp_table_init(&l->asks_by_frame) ||
-	    !hp_lender_init(&l->lender, l->attr.policy, l->attr.peers, l->attr.lent_bytes_max, l->attr.idle_bytes_max))
+	    !hp_lender_init(&l->lender, &l->attr))
 		return -ENOMEM;
 	for (uint32_t i = 0; i < l->attr.peers; i++) {
 		struct hp_peer *p = &l->peer[i];
@@ -420,11 +497,11 @@ int hugepin_lend_open(hugepin_domain *d, const struct hugepin_lend_attr *attr, v
 	hugepin_lend *l;
 	int err;
 
-	if (!d || !attr || !ret_ || attr->size < sizeof *attr || !d->pid)
+	if (!d || !attr || !ret_ || attr->size < offsetof(struct hugepin_lend_attr, peer_bytes_max) || !d->pid)
 		return -EINVAL;
 	if (d->pid != hp_pid())
 		return -ESTALE;
-	memcpy(&a, attr, sizeof a);
+	memcpy(&a, attr, HP_MIN(attr->size, sizeof a));
 	err = check_attr(d, &a);
 	if (err)
 		return err;
@@ -439,6 +516,7 @@ int hugepin_lend_open(hugepin_domain *d, const struct hugepin_lend_attr *attr, v
 	l->access = a.access;
 	l->lock = (struct hp_lock)HP_LOCK_INIT(HP_LOCK_RANK_LEND);
 	TAILQ_INIT(&l->ready);
+	TAILQ_INIT(&l->lenders);
 	STAILQ_INIT(&l->unsent);
 	err = set_up(l);
 	expose_lends();
@@ -478,11 +556,12 @@ int hugepin_lend_close(hugepin_lend *l)
 		hp_borrow_gone(l, i, -ECANCELED);
 	hp_serve_refuse_all(l);
 	hp_borrow_return_all(l);
-	hp_serve_drop_idle(l);
+	hp_serve_drop_idle(l, UINT32_MAX);
 	hp_send_kept(l);
 	for (uint32_t i = 0; i < l->attr.peers; i++) {
 		hp_send_forget(l, i);
-		hp_borrowed_lose(l, i);
+		while (hp_borrowed_lose(l, i))
+			continue;
 	}
 	leave(l);
 	hp_news_end(l);
@@ -507,6 +586,8 @@ int hugepin_lend_stats(hugepin_lend *l, uint32_t peer, struct hugepin_lend_stats
 #define ADD(name, unit, sentence) s.name += l->peer[i].stats.name;
 		HUGEPIN_LEND_STATS_LIST(ADD)
 #undef ADD
+		s.owes += l->lender.holder[i].want != 0;
+		s.late += l->lender.holder[i].lates;
 	}
 	if (peer == HUGEPIN_LEND_ALL) {
 		s.lent_bytes = l->lender.lent;

@@ -6,36 +6,41 @@
 #include "base/base.h"
 #include "lend/bucket.h"
 
-enum { ROUNDS_MAX = 4, WANTS_MAX = 16, LOANS_OF_ALL = 2 };
+enum { ROUNDS_MAX = 4, WANTS_MAX = 16 };
 
 /* ------------------------------------------------------------------ opening */
 
-bool hp_lender_init(struct hp_lender *ln, uint32_t policy, uint32_t peers, uint64_t lent_max, uint64_t idle_max)
+bool hp_lender_init(struct hp_lender *ln, const struct hugepin_lend_attr *a)
 {
-	*ln = (struct hp_lender){ .policy = policy,
-				  .peers = peers,
-				  .lent_max = lent_max,
-				  .idle_base = idle_max,
-				  .idle_max = idle_max };
+	*ln = (struct hp_lender){ .policy = a->policy,
+				  .peers = a->peers,
+				  .lent_max = a->lent_bytes_max,
+				  .idle_base = a->idle_bytes_max,
+				  .idle_max = a->idle_bytes_max,
+				  .peer_max = a->peer_bytes_max,
+				  .keys_max = a->peer_keys_max,
+				  .answer_ns = a->answer_ms * UINT64_C(1000000) };
 	TAILQ_INIT(&ln->lent_list);
 	TAILQ_INIT(&ln->idle_list);
+	TAILQ_INIT(&ln->recalls);
 	TAILQ_INIT(&ln->ghost_list);
 	TAILQ_INIT(&ln->asked);
 	TAILQ_INIT(&ln->waiting);
 	for (int i = 0; i < 65; i++)
 		TAILQ_INIT(&ln->ranked[i]);
-	ln->holder = calloc(peers, sizeof *ln->holder);
-	for (uint32_t i = 0; ln->holder && i < peers; i++) {
+	ln->holder = calloc(ln->peers, sizeof *ln->holder);
+	for (uint32_t i = 0; ln->holder && i < ln->peers; i++) {
 		TAILQ_INIT(&ln->holder[i].loans);
 		TAILQ_INIT(&ln->holder[i].waiting);
+		TAILQ_INIT(&ln->holder[i].questions);
 	}
-	ln->class_fixed = policy == HUGEPIN_LEND_STATIC;
-	while (policy == HUGEPIN_LEND_STATIC && ln->class < HP_LEND_CLASSES - 1 && !hp_lender_share(ln))
+	ln->class_fixed = ln->policy == HUGEPIN_LEND_STATIC;
+	while (ln->policy == HUGEPIN_LEND_STATIC && ln->class < HP_LEND_CLASSES - 1 && !hp_lender_share(ln))
 		ln->class++;
-	while (policy == HUGEPIN_LEND_POOL && hp_lend_class_bytes[ln->class] > hp_bucket_most(ln))
+	while (ln->policy == HUGEPIN_LEND_POOL && hp_lend_class_bytes[ln->class] > hp_bucket_most(ln))
 		ln->class++;
 	if (hp_bucket_begin(ln) && ln->holder && hp_table_init(&ln->buckets) && hp_table_init(&ln->regions) &&
-	    hp_table_init(&ln->ghosts))
+	    hp_table_init(&ln->ghosts) && hp_table_init(&ln->owners))
 		return true;
 	hp_lender_free(ln);
 	return false;
@@ -64,6 +69,7 @@ void hp_lender_free(struct hp_lender *ln)
 	hp_table_free(&ln->buckets);
 	hp_table_free(&ln->regions);
 	hp_table_free(&ln->ghosts);
+	hp_table_free(&ln->owners);
 	ln->holder = NULL;
 	ln->given = NULL;
 	ln->loan = NULL;
@@ -80,26 +86,31 @@ uint64_t hp_lender_share(const struct hp_lender *ln)
 	uint64_t bucket = hp_lend_class_bytes[ln->class];
 
 	if (ln->policy != HUGEPIN_LEND_STATIC)
-		return UINT64_MAX;
-	return ln->lent_max / (ln->peers > 1 ? ln->peers - 1 : 1) / bucket * bucket;
+		return ln->peer_max;
+	return HP_MIN(ln->peer_max, ln->lent_max / (ln->peers > 1 ? ln->peers - 1 : 1) / bucket * bucket);
 }
 
 uint64_t hp_lender_share_now(const struct hp_lender *ln, uint32_t peer, uint64_t bytes)
 {
 	const struct hp_holder *h = &ln->holder[peer];
+	uint64_t share = hp_lender_share(ln);
 
+	if (h->loans_count >= ln->keys_max)
+		return HP_MIN(share, h->bytes);
 	if (ln->policy == HUGEPIN_LEND_STATIC)
-		return hp_lender_share(ln);
+		return share;
 	bytes = HP_MIN(bytes, hp_lend_class_bytes[ln->class]); /* larger buckets are remnants of a larger size */
+	if (h->bytes + bytes <= share)
+		share = UINT64_MAX;
 	if (ln->lent + bytes <= ln->lent_max || !h->level || ln->ranks >> h->level)
-		return UINT64_MAX;
-	return h->bytes + (ln->lent_max - ln->lent);
+		return share;
+	return HP_MIN(share, h->bytes + (ln->lent_max - ln->lent));
 }
 
 uint64_t hp_lender_table_bytes(const struct hp_lender *ln)
 {
 	return ln->peers * sizeof *ln->holder + hp_table_bytes(&ln->buckets) + hp_table_bytes(&ln->regions) +
-	       (sizeof *ln->given << ln->given_bits) + hp_table_bytes(&ln->ghosts) +
+	       (sizeof *ln->given << ln->given_bits) + hp_table_bytes(&ln->ghosts) + hp_table_bytes(&ln->owners) +
 	       ln->buckets_count * sizeof(struct hp_bucket) + ln->ghosts_count * sizeof(struct hp_ghost) +
 	       ln->loans_room * sizeof *ln->loan + ln->loans * sizeof(struct hp_loan) +
 	       ln->waiting_count * sizeof(struct hp_question);
@@ -153,14 +164,24 @@ static void clear_asked(struct hp_lender *ln)
 	}
 }
 
-/* The holder with most bytes, within a factor of two, that was not asked; NULL: there is none. A mute one counts as
- * asked. */
+/* Whether the holder owes an answer for too long. */
+static bool is_late(struct hp_lender *ln, struct hp_holder *h)
+{
+	if (!h->want || ln->now - h->want_since < ln->answer_ns)
+		return false;
+	h->lates += !h->late;
+	h->late = true;
+	return true;
+}
+
+/* The holder with most bytes, within a factor of two, that was not asked; NULL: there is none. A mute or late one
+ * counts as asked. */
 static struct hp_holder *largest(struct hp_lender *ln)
 {
 	while (ln->ranks) {
 		struct hp_holder *h = TAILQ_FIRST(&ln->ranked[64 - __builtin_clzll(ln->ranks)]);
 
-		if (!h->mute)
+		if (!h->mute && !is_late(ln, h))
 			return h;
 		set_asked(ln, h);
 	}
@@ -176,16 +197,20 @@ static struct hp_act want(struct hp_lender *ln, struct hp_holder *h, uint64_t by
 		return (struct hp_act){ .step = HP_STEP_WAIT, .peer = peer };
 	h->want_last += h->want_last == UINT32_MAX ? 2 : 1;
 	h->want = h->want_last;
+	h->want_since = ln->now;
 	return (struct hp_act){ .step = HP_STEP_WANT, .peer = peer, .bytes = bytes };
 }
 
 void hp_lender_answered(struct hp_lender *ln, uint32_t peer)
 {
-	struct hp_question *q = hp_lender_front(ln, peer);
+	struct hp_holder *h = &ln->holder[peer];
+	struct hp_question *first[] = { TAILQ_FIRST(&ln->waiting), TAILQ_FIRST(&h->waiting) };
 
-	ln->holder[peer].want = 0;
-	if (q && q->asking == peer)
-		q->asking = HP_LEND_NOBODY;
+	h->want = 0;
+	h->late = false;
+	for (int i = 0; i < 2; i++)
+		if (first[i] && first[i]->asking == peer)
+			first[i]->asking = HP_LEND_NOBODY;
 }
 
 struct hp_act hp_lender_crowded(struct hp_lender *ln, uint64_t bytes)
@@ -195,7 +220,7 @@ struct hp_act hp_lender_crowded(struct hp_lender *ln, uint64_t bytes)
 
 	if (h && !h->want)
 		act = want(ln, h, HP_MAX(bytes, 1));
-	if (ln->policy == HUGEPIN_LEND_STATIC || !ln->waiting_count) /* mute holders */
+	if (TAILQ_EMPTY(&ln->waiting)) /* mute and late holders */
 		clear_asked(ln);
 	return act;
 }
@@ -227,6 +252,18 @@ static bool reserve_loan(struct hp_lender *ln)
 	return true;
 }
 
+/* How many loans the peer has of the bucket. */
+static unsigned count_same(const struct hp_lender *ln, const struct hp_bucket *b, uint32_t peer)
+{
+	struct hp_link *at = hp_table_first(&ln->owners, hp_lend_hash((uintptr_t)b, peer));
+	unsigned count = 0;
+
+	for (; at; at = hp_table_next(at))
+		count += HP_OF(at, struct hp_loan, by_owner)->bucket == b &&
+			 HP_OF(at, struct hp_loan, by_owner)->peer == peer;
+	return count;
+}
+
 struct hp_loan *hp_lender_lend(struct hp_lender *ln, struct hp_bucket *b, uint32_t peer)
 {
 	struct hp_loan *loan = ln->loan[ln->loan_free - 1];
@@ -236,11 +273,11 @@ struct hp_loan *hp_lender_lend(struct hp_lender *ln, struct hp_bucket *b, uint32
 	loan->ref = ++ln->loan_number << HP_LOAN_SLOT_BITS | loan->slot;
 	loan->bucket = b;
 	loan->peer = peer;
-	loan->recalled = false;
+	h->bytes += count_same(ln, b, peer) ? 0 : hp_bucket_bytes(b);
+	hp_table_add(&ln->owners, &loan->by_owner, hp_lend_hash((uintptr_t)b, peer));
 	TAILQ_INSERT_TAIL(&b->loans, loan, of_bucket);
 	TAILQ_INSERT_TAIL(&h->loans, loan, of_peer);
 	h->loans_count++;
-	h->bytes += hp_bucket_bytes(b);
 	rank(ln, h);
 	return loan;
 }
@@ -258,10 +295,13 @@ struct hp_bucket *hp_lender_end(struct hp_lender *ln, struct hp_loan *loan, bool
 	struct hp_bucket *b = loan->bucket;
 	struct hp_holder *h = &ln->holder[loan->peer];
 
+	if (b->recall == loan)
+		hp_bucket_recalled(ln, b);
 	TAILQ_REMOVE(&b->loans, loan, of_bucket);
 	TAILQ_REMOVE(&h->loans, loan, of_peer);
 	h->loans_count--;
-	h->bytes -= hp_bucket_bytes(b);
+	hp_table_remove(&ln->owners, &loan->by_owner);
+	h->bytes -= count_same(ln, b, loan->peer) ? 0 : hp_bucket_bytes(b);
 	rank(ln, h);
 	if (taken && !ln->class_fixed)
 		hp_bucket_note_given(ln, loan->peer, (struct hp_bucket_name){ b->base, b->want });
@@ -285,29 +325,7 @@ void hp_lender_idle(struct hp_lender *ln, struct hp_bucket *b)
 
 /* ------------------------------------------------------------------ questions that wait */
 
-static struct hp_questions *queue_of(const struct hp_lender *ln, uint32_t peer)
-{
-	/* With shares of their own, no peer waits for another. */
-	return ln->policy == HUGEPIN_LEND_STATIC ? &ln->holder[peer].waiting : (struct hp_questions *)&ln->waiting;
-}
-
-struct hp_question *hp_lender_front(const struct hp_lender *ln, uint32_t peer)
-{
-	return TAILQ_FIRST(queue_of(ln, peer));
-}
-
-struct hp_question *hp_lender_waiting_of(const struct hp_lender *ln, uint32_t peer)
-{
-	struct hp_question *q = NULL;
-
-	if (ln->holder[peer].waiting_count)
-		TAILQ_FOREACH(q, queue_of(ln, peer), order)
-			if (q->peer == peer)
-				break;
-	return q;
-}
-
-bool hp_lender_may_wait(const struct hp_lender *ln, const struct hp_question *q, uint32_t carry_max)
+bool hp_lender_may_wait(const struct hp_lender *ln, const struct hp_question *q, uint64_t carry_max)
 {
 	const struct hp_holder *h = &ln->holder[q->peer];
 
@@ -315,28 +333,47 @@ bool hp_lender_may_wait(const struct hp_lender *ln, const struct hp_question *q,
 	       q->carried <= carry_max - HP_MIN(carry_max, h->waiting_carried);
 }
 
+static void leave_queue(struct hp_lender *ln, struct hp_question *q)
+{
+	if (q == TAILQ_FIRST(&ln->waiting))
+		clear_asked(ln);
+	TAILQ_REMOVE(q->queue, q, order);
+	q->queue = NULL;
+	q->asking = HP_LEND_NOBODY;
+}
+
 void hp_lender_wait(struct hp_lender *ln, struct hp_question *q)
 {
 	struct hp_holder *h = &ln->holder[q->peer];
 
-	h->waiting_count++;
-	h->waiting_carried += q->carried;
-	ln->waiting_count++;
-	q->waiting = true;
-	TAILQ_INSERT_TAIL(queue_of(ln, q->peer), q, order);
+	if (q->queue) {
+		leave_queue(ln, q);
+	} else {
+		h->waiting_count++;
+		h->waiting_carried += q->carried;
+		ln->waiting_count++;
+		TAILQ_INSERT_TAIL(&h->questions, q, of_peer);
+	}
+	q->queue = q->next_queue;
+	TAILQ_INSERT_TAIL(q->queue, q, order);
 }
 
 void hp_lender_unwait(struct hp_lender *ln, struct hp_question *q)
 {
 	struct hp_holder *h = &ln->holder[q->peer];
 
-	if (ln->policy == HUGEPIN_LEND_POOL && q == TAILQ_FIRST(&ln->waiting))
-		clear_asked(ln);
-	TAILQ_REMOVE(queue_of(ln, q->peer), q, order);
+	leave_queue(ln, q);
+	TAILQ_REMOVE(&h->questions, q, of_peer);
 	h->waiting_count--;
 	h->waiting_carried -= q->carried;
 	ln->waiting_count--;
-	q->waiting = false;
+}
+
+uint64_t hp_lender_late_at(const struct hp_lender *ln)
+{
+	const struct hp_question *q = TAILQ_FIRST(&ln->waiting);
+
+	return q && q->asking != HP_LEND_NOBODY ? ln->holder[q->asking].want_since + ln->answer_ns : UINT64_MAX;
 }
 
 /* ------------------------------------------------------------------ deciding */
@@ -381,23 +418,50 @@ static bool fits_smaller(const struct hp_lender *ln, struct hp_question *q, stru
 	return false;
 }
 
-/* No holder gives anything. Unless enough is retired already, ask the bucket that was lent first back. */
-static struct hp_act refuse(struct hp_lender *ln, uint32_t peer, uint64_t bytes)
+/* No holder gives anything. If `bytes` are wanted of any of them, and unless enough is retired already, ask the bucket
+ * that was lent first back. */
+static struct hp_act refuse(struct hp_lender *ln, const struct hp_question *q, uint64_t bytes)
 {
 	struct hp_act act = no(ENOBUFS);
 	struct hp_bucket *b = TAILQ_FIRST(&ln->lent_list);
 
 	/* With smaller buckets, maybe not all would be in use. But larger buckets from earlier are not a reason for yet
 	 * smaller ones. */
-	if (!ln->class_fixed && b && !hp_bucket_is_larger(ln, b))
-		hp_bucket_count_refused(ln, peer);
-	if (ln->policy == HUGEPIN_LEND_STATIC || ln->retired >= bytes || !b || b->state != HP_BUCKET_LENT)
+	if (q->seen && !ln->class_fixed && b && !hp_bucket_is_larger(ln, b))
+		hp_bucket_count_refused(ln, q->peer);
+	if (!bytes || ln->retired >= bytes || !b || b->state != HP_BUCKET_LENT)
 		return act;
 	TAILQ_REMOVE(&ln->lent_list, b, order);
 	TAILQ_INSERT_TAIL(&ln->lent_list, b, order);
 	if (!b->retired)
 		act.bucket = b;
 	return act;
+}
+
+static struct hp_act wait_in(struct hp_question *q, struct hp_questions *queue)
+{
+	q->next_queue = queue;
+	return (struct hp_act){ .step = HP_STEP_WAIT };
+}
+
+/* Whether q has to wait in that queue for others there. */
+static bool is_behind(const struct hp_question *q, const struct hp_questions *queue)
+{
+	return !TAILQ_EMPTY(queue) && TAILQ_FIRST(queue) != q;
+}
+
+/* The peer is over its own limits: ask it for `bytes`, once, or wait for its answer. */
+static struct hp_act want_own(struct hp_lender *ln, struct hp_question *q, uint64_t bytes)
+{
+	struct hp_holder *h = &ln->holder[q->peer];
+
+	if (q->queue != &h->waiting || q->asking != HP_LEND_NOBODY)
+		return wait_in(q, &h->waiting);
+	if (q->wanted || !h->loans_count || h->mute)
+		return refuse(ln, q, 0);
+	q->wanted = true;
+	q->asking = q->peer;
+	return want(ln, h, HP_MAX(bytes, 1));
 }
 
 /* Ask a holder for `bytes`, or wait for the one that was asked, or give up. */
@@ -407,16 +471,15 @@ static struct hp_act want_room(struct hp_lender *ln, struct hp_question *q, uint
 	struct hp_bucket *larger;
 	struct hp_act act;
 
-	if (!q->waiting || q->asking != HP_LEND_NOBODY)
-		return (struct hp_act){ .step = HP_STEP_WAIT };
 	if (ln->policy == HUGEPIN_LEND_STATIC)
-		h = q->wanted || !ln->holder[q->peer].bytes || ln->holder[q->peer].mute ? NULL : &ln->holder[q->peer];
-	else
-		h = next_holder(ln, q);
+		return want_own(ln, q, bytes);
+	if (q->queue != &ln->waiting ||
+	    (q->asking != HP_LEND_NOBODY && !is_late(ln, &ln->holder[q->asking])))
+		return wait_in(q, &ln->waiting);
+	h = next_holder(ln, q);
 	if (!h)
-		return refuse(ln, q->peer, bytes);
-	if (ln->policy == HUGEPIN_LEND_POOL)
-		set_asked(ln, h);
+		return refuse(ln, q, bytes);
+	set_asked(ln, h);
 	larger = TAILQ_FIRST(&ln->lent_list);
 	if (larger && hp_bucket_is_larger(ln, larger) && !ln->class_fixed && !h->want) {
 		act = want(ln, h, 0);
@@ -426,22 +489,30 @@ static struct hp_act want_room(struct hp_lender *ln, struct hp_question *q, uint
 	} else {
 		act = want(ln, h, bytes);
 	}
-	q->wanted = true;
 	q->crowded = 0; /* try to pin again when the answer is here */
 	q->asking = (int64_t)(h - ln->holder);
 	return act;
 }
 
-/* A lent bucket that serves the question, which needs no room except in the peer's share. */
-static struct hp_bucket *find_lent(const struct hp_lender *ln, const struct hp_question *q)
+/* Whether one more loan, with so many bytes more, would be over the peer's own limits. */
+static bool is_over(const struct hp_lender *ln, uint32_t peer, uint64_t bytes)
+{
+	const struct hp_holder *h = &ln->holder[peer];
+
+	return h->loans_count >= ln->keys_max || h->bytes + bytes > hp_lender_share(ln);
+}
+
+/* A lent bucket that serves the question, which needs no room except in the peer's limits. *ret_same: as many loans as
+ * the peer has of that. */
+static struct hp_bucket *find_lent(const struct hp_lender *ln, const struct hp_question *q, unsigned *ret_same)
 {
 	for (unsigned class = 0; class < HP_LEND_CLASSES; class++) {
 		struct hp_bucket *b = hp_bucket_find(ln, hp_bucket_piece(q, class), q->addr);
 
-		if (b && b->state == HP_BUCKET_LENT &&
-		    (ln->policy == HUGEPIN_LEND_POOL ||
-		     hp_bucket_bytes(b) <=
-			     hp_lender_share(ln) - HP_MIN(hp_lender_share(ln), ln->holder[q->peer].bytes)))
+		if (!b || b->state != HP_BUCKET_LENT)
+			continue;
+		*ret_same = count_same(ln, b, q->peer);
+		if (!is_over(ln, q->peer, *ret_same ? 0 : hp_bucket_bytes(b)))
 			return b;
 	}
 	return NULL;
@@ -490,47 +561,64 @@ static struct hp_act drop(struct hp_lender *ln)
 	return (struct hp_act){ .step = HP_STEP_DROP, .bucket = hp_lender_oldest(ln) };
 }
 
+/* The room into which a bucket of the peer's fits without anybody giving anything. */
+static uint64_t room_of(const struct hp_lender *ln, uint32_t peer)
+{
+	const struct hp_holder *h = &ln->holder[peer];
+	uint64_t share = hp_lender_share(ln);
+
+	return h->loans_count < ln->keys_max ? HP_MIN(share - HP_MIN(share, h->bytes), ln->lent_max - ln->lent) : 0;
+}
+
 struct hp_act hp_lender_step(struct hp_lender *ln, struct hp_question *q)
 {
-	uint64_t bytes, share = hp_lender_share(ln), held = ln->holder[q->peer].bytes;
+	struct hp_holder *h = &ln->holder[q->peer];
+	uint64_t bytes;
+	unsigned same = 0;
 	struct hp_bucket *b;
 	struct hp_bucket_name n;
+	struct hp_questions *queue;
 	struct hp_act act;
+	bool over;
 
+	b = find_lent(ln, q, &same);
 	/* Each question gets a loan, even if the peer already has a key there. But a peer that goes on asking gets no
-	 * more, and its questions do not count. */
-	if (held / LOANS_OF_ALL > ln->lent_max)
+	 * more, and these questions do not count. */
+	if (same >= HP_LEND_SAME_MAX)
 		return no(ENOBUFS);
-	hp_bucket_count(ln, q);
-	b = find_lent(ln, q);
+	if (h->loans_count < ln->keys_max)
+		hp_bucket_count(ln, q);
 	if (b)
 		return reserve_loan(ln) ? (struct hp_act){ .step = HP_STEP_LEND, .bucket = b } : no(ENOMEM);
 	if (q->err)
 		return no(q->err);
-	/* A question that needs room waits behind those that wait for room. */
-	if (!q->waiting && hp_lender_front(ln, q->peer))
-		return (struct hp_act){ .step = HP_STEP_WAIT };
 	if (!choose_piece(ln, q, &n))
 		return no(q->class_min == HP_LEND_CLASSES ? EFAULT : ENOBUFS);
-	if (q->crowded)
-		return ln->idle_count ? (q->crowded = 0, drop(ln)) : want_room(ln, q, q->crowded);
 	b = hp_bucket_find(ln, n, q->addr);
 	if (b && b->state != HP_BUCKET_IDLE)
 		b = NULL; /* over the share, as the sums below show */
 	bytes = b ? hp_bucket_bytes(b) : hp_bucket_page_bytes(n.base, n.want);
-	if (held + bytes > share && share != UINT64_MAX)
-		return want_room(ln, q, HP_MIN(held, held + bytes - share));
-	if (ln->lent + bytes > ln->lent_max) {
-		if (ln->policy == HUGEPIN_LEND_STATIC)
-			return no(ENOBUFS);
-		act = want_room(ln, q, ln->lent + bytes - ln->lent_max);
-		return act.step == HP_STEP_NO && fits_smaller(ln, q, n, ln->lent_max - ln->lent)
-			       ? hp_lender_step(ln, q)
-			       : act;
-	}
-	if (!b && ln->lent + ln->idle + bytes > ln->lent_max + ln->idle_base)
+	/* A question that needs room waits behind those that wait for room. */
+	over = is_over(ln, q->peer, bytes);
+	queue = over || ln->policy == HUGEPIN_LEND_STATIC ? &h->waiting : &ln->waiting;
+	if (is_behind(q, queue))
+		return wait_in(q, queue);
+	if (q->crowded && ln->idle_count) {
+		q->crowded = 0;
 		return drop(ln);
-	return pin(ln, n, b);
+	}
+	if (over)
+		act = want_own(ln, q, h->bytes + bytes - HP_MIN(h->bytes + bytes, hp_lender_share(ln)));
+	else if (q->crowded)
+		return want_room(ln, q, q->crowded);
+	else if (ln->lent + bytes > ln->lent_max)
+		act = ln->policy == HUGEPIN_LEND_STATIC ? no(ENOBUFS)
+							: want_room(ln, q, ln->lent + bytes - ln->lent_max);
+	else if (!b && ln->lent + ln->idle + bytes > ln->lent_max + ln->idle_base)
+		return drop(ln);
+	else
+		return pin(ln, n, b);
+	return act.step == HP_STEP_NO && fits_smaller(ln, q, n, room_of(ln, q->peer)) ? hp_lender_step(ln, q) : act;
 }
 
 /* The device's longest registration ends before the address, so try a smaller piece, which begins nearer to it. */

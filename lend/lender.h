@@ -10,12 +10,14 @@
  * times.
  *
  * STATIC is their policy: each peer has F = M / (bucket * (peers - 1)) buckets. POOL is what they leave to future work:
- * a peer gets any memory that is free. If none is, holders of keys are asked for their least used ones (WANT), the one
- * with most bytes first. Several peers may have keys of one bucket, so only the last key that comes back makes room.
- * Therefore holders are asked again if some gave keys back and there is still no room, in at most four rounds and
- * sixteen questions. Holders give no key back that they use. So if there is still no room, the bucket that was lent
- * first is asked back (RECALL): its keys come back with their last use, so a peer that uses its keys all the time keeps
- * nobody out for long. And two sizes adapt:
+ * a peer gets any memory that is free. Under both, one peer has so many bytes and keys at most (peer_max, keys_max).
+ * Who has them is asked itself, and its questions wait in a queue of its own, so that nobody else waits for it. If no
+ * memory is free, holders of keys are asked for their least used ones (WANT), the one with most bytes first. Several
+ * peers may have keys of one bucket, so only the last key that comes back makes room. Therefore holders are asked again
+ * if some gave keys back and there is still no room, in at most four rounds and sixteen questions. A holder that does
+ * not answer in time is passed over, until it has answered. Holders give no key back that they use. So if there is
+ * still no room, the bucket that was lent first is asked back (RECALL): its keys come back with their last use, so a
+ * peer that uses its keys all the time keeps nobody out for long. And two sizes adapt:
  *
  * - The idle list. A bucket that is asked for again soon after it was dropped makes the list longer by its bytes. A
  *   bucket that nobody asks for again makes the list shorter by an eighth of its bytes, down to a quarter of
@@ -43,7 +45,9 @@
 #include "hugepin.h"
 #include "lend/table.h"
 
-enum { HP_LEND_CLASSES = 3, HP_LEND_NOBODY = -1, HP_LEND_WAITING_MAX = 64 };
+/* SAME: loans that a peer has of one bucket. An honest one has as many as it may have questions out, because it gives
+ * all but the first back. */
+enum { HP_LEND_CLASSES = 3, HP_LEND_NOBODY = -1, HP_LEND_WAITING_MAX = 64, HP_LEND_SAME_MAX = 2 * HP_LEND_WAITING_MAX };
 
 /* Questions that were counted in an epoch. */
 struct hp_tally {
@@ -64,8 +68,8 @@ struct hp_loan {
 	uint64_t ref; /* 0: not lent */
 	struct hp_bucket *bucket;
 	uint32_t peer;
-	bool recalled; /* asked back; once is enough */
 	uint32_t slot, next_free;
+	struct hp_link by_owner; /* by bucket and peer */
 	TAILQ_ENTRY(hp_loan) of_peer, of_bucket;
 };
 TAILQ_HEAD(hp_loans, hp_loan);
@@ -83,7 +87,9 @@ struct hp_bucket {
 	uint8_t state; /* enum hp_bucket_state */
 	bool retired; /* its memory is wanted back, so no further loan, and it will not be idle */
 	struct hp_loans loans;
+	struct hp_loan *recall; /* retired: the next loan to ask back; NULL: all were */
 	TAILQ_ENTRY(hp_bucket) order; /* in lender.lent or lender.idle */
+	TAILQ_ENTRY(hp_bucket) recalls; /* in lender.recalls while there is a loan to ask back */
 };
 TAILQ_HEAD(hp_bucket_list, hp_bucket);
 
@@ -105,22 +111,27 @@ struct hp_question {
 	uint32_t carried;
 	unsigned class_min; /* larger classes than this were tried in vain */
 	int64_t asking; /* the peer whose answer to WANT is awaited, or HP_LEND_NOBODY */
-	bool waiting; /* in a queue */
-	bool wanted; /* STATIC: the asker was asked to give back */
+	struct hp_questions *queue; /* in which it waits; NULL: in none */
+	struct hp_questions *next_queue; /* after HP_STEP_WAIT: in which it has to wait */
+	bool wanted; /* the asker was asked to give back */
 	uint8_t rounds, wants; /* POOL: how often all holders were asked; how many were */
 	uint64_t round_taken; /* lender.taken when the round began */
 	bool seen; /* counted in the epoch */
 	uint64_t crowded; /* a pin of so many bytes found no room */
 	int err; /* of the pin */
-	TAILQ_ENTRY(hp_question) order;
+	TAILQ_ENTRY(hp_question) order; /* in `queue` */
+	TAILQ_ENTRY(hp_question) of_peer; /* in its peer's `questions` */
 };
 TAILQ_HEAD(hp_questions, hp_question);
 
 /* A peer, as the lending side sees it. */
 struct hp_holder {
-	uint64_t bytes; /* of its loans' buckets; a bucket counts twice if it has two keys of it */
-	uint32_t loans_count, waiting_count, waiting_carried;
+	uint64_t bytes; /* of its loans' buckets, of which each counts once */
+	uint64_t waiting_carried;
+	uint32_t loans_count, waiting_count;
 	uint32_t want, want_last; /* the number of the WANT that is out, 0: none; of the last one */
+	uint64_t want_since; /* when it was sent; lender.now */
+	uint64_t lates; /* how many were answered late, or are late now */
 	uint32_t asked_last; /* the number of its last question */
 	uint64_t near[2]; /* the places of its last two questions, in pieces of the next larger bucket, plus 1 */
 	struct hp_tally tally; /* its questions of epoch `tallied` */
@@ -128,8 +139,10 @@ struct hp_holder {
 	uint8_t level; /* of `ranked`, 0: no loans */
 	bool asked; /* was asked for the first waiting question: it is in lender.asked */
 	bool mute; /* no message reaches it */
+	bool late; /* it owes an answer for too long; not asked until it has answered */
 	struct hp_loans loans;
-	struct hp_questions waiting; /* STATIC */
+	struct hp_questions waiting; /* questions over its own limits */
+	struct hp_questions questions; /* all of its that wait */
 	TAILQ_ENTRY(hp_holder) order;
 };
 TAILQ_HEAD(hp_holders, hp_holder);
@@ -137,13 +150,18 @@ TAILQ_HEAD(hp_holders, hp_holder);
 struct hp_lender {
 	uint32_t policy, peers;
 	uint64_t lent_max, idle_base; /* M, MAXVICTIM */
+	uint64_t peer_max; /* bytes of which one peer may have keys */
+	uint32_t keys_max; /* keys that one peer may have */
+	uint64_t answer_ns; /* a peer that owes an answer for longer is late */
+	uint64_t now; /* a clock in ns, which the caller sets before each question or message; only differences count */
 	uint64_t lent, idle, idle_max, peak;
 	uint64_t retired; /* bytes of lent buckets that are retired */
 	unsigned class; /* of new buckets */
 	bool class_fixed;
 
-	struct hp_table buckets, regions, ghosts;
+	struct hp_table buckets, regions, ghosts, owners; /* owners: loans by bucket and peer */
 	struct hp_bucket_list lent_list, idle_list; /* idle: oldest first */
+	struct hp_bucket_list recalls; /* retired, with loans to ask back */
 	struct hp_ghost_list ghost_list; /* oldest first */
 	uint64_t ghost_bytes;
 
@@ -151,7 +169,7 @@ struct hp_lender {
 	struct hp_holders ranked[65]; /* by log2 of their bytes, plus 1 */
 	uint64_t ranks; /* bit i: ranked[i + 1] has one */
 	struct hp_holders asked; /* holders that were asked for the first waiting question */
-	struct hp_questions waiting; /* POOL */
+	struct hp_questions waiting; /* POOL: questions for which there is no room */
 	uint32_t waiting_count;
 	uint64_t taken; /* loans that ended because room was wanted */
 
@@ -171,14 +189,15 @@ struct hp_lender {
 	uint32_t smaller_after; /* epochs until a smaller bucket may be taken */
 };
 
-/* init(): false: no memory. free() frees the tables; the caller must have ended pins and waiting questions before. */
-bool hp_lender_init(struct hp_lender *ln, uint32_t policy, uint32_t peers, uint64_t lent_max, uint64_t idle_max);
+/* init(): the attributes have no 0 that stands for a default. False: no memory. free() frees the tables; the caller
+ * must have ended pins and waiting questions before. */
+bool hp_lender_init(struct hp_lender *ln, const struct hugepin_lend_attr *attr);
 void hp_lender_free(struct hp_lender *ln);
 
 /* Use buckets of this class from now on, for measurements. */
 void hp_lender_fix_class(struct hp_lender *ln, unsigned class);
 
-/* The bytes of which a peer may have keys; UINT64_MAX: no limit of its own. */
+/* The bytes of which a peer may have keys. */
 uint64_t hp_lender_share(const struct hp_lender *ln);
 
 /* The peer's present share, which answers carry. POOL: if there is no room for another bucket of so many bytes, the
@@ -192,8 +211,8 @@ enum hp_step {
 	HP_STEP_PIN, /* pin [bucket->base, bucket->base + bucket->len), then hp_lender_pinned() */
 	HP_STEP_DROP, /* drop the registration of `bucket`, which is forgotten, and free it */
 	HP_STEP_WANT, /* ask `bucket` back, if that is not NULL; then send WANT of `bytes` to `peer`, with number
-		       * holder.want; only of the first that waits */
-	HP_STEP_WAIT, /* the question waits: put it into its queue, and step the first one there */
+		       * holder.want; only of the first that waits in its queue */
+	HP_STEP_WAIT, /* the question waits: put it into next_queue, and step the first one there */
 	HP_STEP_NO, /* answer: err, a number of errno; ask `bucket` back, if that is not NULL */
 };
 struct hp_act {
@@ -228,22 +247,25 @@ void hp_lender_forget(struct hp_lender *ln, struct hp_bucket *b);
 struct hp_bucket *hp_lender_over(struct hp_lender *ln);
 struct hp_bucket *hp_lender_oldest(struct hp_lender *ln);
 
-/* Give no further loan of this bucket, because its memory is wanted back. */
+/* retire(): give no further loan of this bucket, because its memory is wanted back. recall(): the next loan of such a
+ * bucket that was not asked back, or NULL. */
 void hp_lender_retire(struct hp_lender *ln, struct hp_bucket *b);
+struct hp_loan *hp_lender_recall(struct hp_lender *ln);
 
 /* The first bucket with this region, and the next. */
 struct hp_bucket *hp_lender_of_region(const struct hp_lender *ln, uint32_t region);
 struct hp_bucket *hp_lender_next_of_region(const struct hp_bucket *b);
 
 /* may_wait(): whether a question may wait after HP_STEP_WAIT, because only so many of a peer's may, and may carry only
- * so many bytes. wait() puts it into its queue, in which it is the caller's memory, and unwait() takes it out. front():
- * the question to step next when the peer has given something back. waiting_of(): a waiting question of that peer.
- * NULL: none. */
-bool hp_lender_may_wait(const struct hp_lender *ln, const struct hp_question *q, uint32_t carry_max);
+ * so many bytes. wait() puts it into `next_queue`, also out of another queue, and there it is the caller's memory.
+ * unwait() takes it out. */
+bool hp_lender_may_wait(const struct hp_lender *ln, const struct hp_question *q, uint64_t carry_max);
 void hp_lender_wait(struct hp_lender *ln, struct hp_question *q);
 void hp_lender_unwait(struct hp_lender *ln, struct hp_question *q);
-struct hp_question *hp_lender_front(const struct hp_lender *ln, uint32_t peer);
-struct hp_question *hp_lender_waiting_of(const struct hp_lender *ln, uint32_t peer);
+
+/* When the peer that the first question waits for will be late, by the clock of `now`. UINT64_MAX: it waits for
+ * none. */
+uint64_t hp_lender_late_at(const struct hp_lender *ln);
 
 /* The peer's answer to WANT is complete, or will not come. */
 void hp_lender_answered(struct hp_lender *ln, uint32_t peer);

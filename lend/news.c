@@ -66,14 +66,19 @@ static void in_child(void)
 
 /* ------------------------------------------------------------------ noting */
 
-static void tell(hugepin_lend *l)
+void hp_news_wake(hugepin_lend *l)
 {
-	atomic_fetch_or_explicit(&l->attention, HP_ATTEND_NEWS, memory_order_relaxed);
 	if (!l->attr.wake)
 		return;
 	atomic_store_explicit(&l->wake, true, memory_order_relaxed); /* hp_service_ask() lets the job see this */
 	if (hp_service_running())
 		hp_service_ask(&wakes);
+}
+
+static void tell(hugepin_lend *l)
+{
+	atomic_fetch_or_explicit(&l->attention, HP_ATTEND_NEWS, memory_order_relaxed);
+	hp_news_wake(l);
 }
 
 static void note(hugepin_lend *l, uint32_t region, bool dropped)

@@ -10,6 +10,9 @@
 int hp_news_begin(hugepin_lend *l);
 void hp_news_end(hugepin_lend *l);
 
+/* Have wake() called, if there is one. */
+void hp_news_wake(hugepin_lend *l);
+
 /* Take the news in and carry them out. */
 void hp_news_take(hugepin_lend *l);
 

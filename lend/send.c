@@ -9,8 +9,6 @@
 #include "lend/send.h"
 #include "lend/state.h"
 
-#define UNSENT_BYTES ((uint64_t)1 << 20)
-
 static void drop_first(hugepin_lend *l, struct hp_peer *p)
 {
 	struct hp_unsent *m = STAILQ_FIRST(&p->messages);
@@ -19,13 +17,6 @@ static void drop_first(hugepin_lend *l, struct hp_peer *p)
 	l->unsent_bytes -= sizeof *m + m->len;
 	p->unsent_bytes -= sizeof *m + m->len;
 	free(m);
-}
-
-/* The most bytes to keep for one peer: all questions that may be out, and many answers and recalls. A peer that exceeds
- * this asks questions and takes no answers. */
-static uint64_t unsent_bytes_max(const hugepin_lend *l)
-{
-	return HP_ASKS_MAX * ((uint64_t)HUGEPIN_LEND_MESSAGE_MAX + l->attr.carry_max) + UNSENT_BYTES;
 }
 
 /* Lose the peer: no message reaches it any more. */
@@ -62,7 +53,8 @@ static int keep(hugepin_lend *l, uint32_t peer, size_t len)
 	struct hp_peer *p = &l->peer[peer];
 	struct hp_unsent *m;
 
-	if (p->unsent_bytes > unsent_bytes_max(l) || !(m = malloc(sizeof *m + len)))
+	/* A peer that exceeds this asks questions and takes no answers. */
+	if (p->unsent_bytes + sizeof *m + len > l->attr.peer_kept_max || !(m = malloc(sizeof *m + len)))
 		return lose(l, peer, -ENOMEM);
 	m->len = len;
 	memcpy(m->bytes, l->buf, len);

@@ -12,7 +12,8 @@
 #include "lend/state.h"
 #include "reg/lent.h"
 
-enum { CARRIES_WAITING = 8 }; /* so many of a peer's questions that carry most may wait */
+/* Keys that are asked back, or ended, in one go. The caller releases the lock before it goes on. */
+enum { AT_ONCE = 64 };
 
 /* ------------------------------------------------------------------ buckets */
 
@@ -39,11 +40,11 @@ static void end_bucket(hugepin_lend *l, struct hp_bucket *b)
 static void end_loan(hugepin_lend *l, struct hp_loan *loan, bool taken)
 {
 	struct hugepin_lend_stats *s = &l->peer[loan->peer].stats;
-	struct hp_bucket *b;
+	const struct hp_holder *h = &l->lender.holder[loan->peer];
+	struct hp_bucket *b = hp_lender_end(&l->lender, loan, taken);
 
 	s->lent--;
-	s->lent_bytes -= hp_bucket_bytes(loan->bucket);
-	b = hp_lender_end(&l->lender, loan, taken);
+	s->lent_bytes = h->bytes;
 	if (b)
 		end_bucket(l, b);
 }
@@ -79,30 +80,31 @@ static void send_recall(hugepin_lend *l, struct recall *r)
 	r->w.n = 0;
 }
 
-/* Ask all keys of a lent bucket back, because its memory is wanted. */
-static void recall_bucket(hugepin_lend *l, struct hp_bucket *b, struct recall *r)
-{
-	struct hp_loan *loan;
-
-	hp_lender_retire(&l->lender, b);
-	TAILQ_FOREACH(loan, &b->loans, of_bucket) {
-		if (loan->recalled)
-			continue;
-		loan->recalled = true;
-		if (loan->peer != r->peer || r->w.n == HP_WIRE_REFS_MAX)
-			send_recall(l, r);
-		r->peer = loan->peer;
-		r->w.refs[r->w.n++] = loan->ref;
-	}
-}
-
-static void recall(hugepin_lend *l, struct hp_bucket *b)
+void hp_serve_recalls(hugepin_lend *l)
 {
 	struct recall r = { .w.type = HP_WIRE_RECALL };
+	struct hp_loan *loan;
 
-	if (b)
-		recall_bucket(l, b, &r);
+	for (unsigned i = 0; i < AT_ONCE && (loan = hp_lender_recall(&l->lender)); i++) {
+		if (loan->peer != r.peer || r.w.n == HP_WIRE_REFS_MAX)
+			send_recall(l, &r);
+		r.peer = loan->peer;
+		r.w.refs[r.w.n++] = loan->ref;
+	}
 	send_recall(l, &r);
+	if (!TAILQ_EMPTY(&l->lender.recalls))
+		atomic_fetch_or_explicit(&l->attention, HP_ATTEND_RECALLS, memory_order_relaxed);
+	else
+		atomic_fetch_and_explicit(&l->attention, ~(uint32_t)HP_ATTEND_RECALLS, memory_order_relaxed);
+}
+
+/* Ask all keys of a lent bucket back, because its memory is wanted. */
+static void recall(hugepin_lend *l, struct hp_bucket *b)
+{
+	if (!b)
+		return;
+	hp_lender_retire(&l->lender, b);
+	hp_serve_recalls(l);
 }
 
 static void send_want(hugepin_lend *l, const struct hp_act *act)
@@ -159,9 +161,9 @@ static int lend_bucket(hugepin_lend *l, struct hp_question *q, struct hp_bucket 
 	w.ref = hp_lender_lend(&l->lender, b, q->peer)->ref;
 	w.share = hp_lender_share_now(&l->lender, q->peer, hp_bucket_bytes(b));
 	s->carried += q->carried;
-	s->waited += q->waiting;
+	s->waited += q->queue != NULL;
 	s->lent++;
-	s->lent_bytes += hp_bucket_bytes(b);
+	s->lent_bytes = l->lender.holder[q->peer].bytes;
 	hp_send(l, q->peer, &w);
 	return 0;
 }
@@ -226,29 +228,65 @@ static int ask_program(hugepin_lend *l, struct hp_question *q)
 	return q->addr >= q->buffer && q->addr < q->buffer_end ? 0 : EACCES;
 }
 
-/* Serve the waiting questions in order; of `peer` alone, if each peer has a share of its own. */
-static void serve_waiting(hugepin_lend *l, uint32_t peer)
+/* Serve the questions of one queue in order. NULL, or a question that now has to wait in another queue, and is there.
+ * */
+static struct hp_question *serve_queue(hugepin_lend *l, struct hp_questions *queue)
 {
 	struct hp_question *q;
 
-	while ((q = hp_lender_front(&l->lender, peer))) {
+	while ((q = TAILQ_FIRST(queue))) {
 		int err = ask_program(l, q); /* ask again, because the program may have withdrawn the buffer */
 
-		if (err)
+		if (err) {
 			refuse(l, q->peer, q->number, err);
-		else if (!serve(l, q))
-			return;
+		} else if (!serve(l, q)) {
+			if (q->next_queue == queue)
+				return NULL;
+			hp_lender_wait(&l->lender, q);
+			return q;
+		}
 		hp_lender_unwait(&l->lender, q);
 		free(q);
 	}
+	return NULL;
+}
+
+/* Serve the questions that wait for the peer's own limits, and all that wait for room. */
+static void serve_waiting(hugepin_lend *l, uint32_t peer)
+{
+	struct hp_lender *ln = &l->lender;
+	struct hp_question *moved;
+	uint64_t late_at;
+
+	while (serve_queue(l, &ln->holder[peer].waiting))
+		continue;
+	while ((moved = serve_queue(l, &ln->waiting))) {
+		struct hp_questions *own = moved->queue;
+
+		while (serve_queue(l, own))
+			continue;
+	}
+	late_at = hp_lender_late_at(ln);
+	atomic_store_explicit(&l->late_at, late_at, memory_order_relaxed);
+	if (late_at == UINT64_MAX)
+		atomic_fetch_and_explicit(&l->attention, ~(uint32_t)HP_ATTEND_LATE, memory_order_relaxed);
+	else
+		atomic_fetch_or_explicit(&l->attention, HP_ATTEND_LATE, memory_order_relaxed);
+}
+
+void hp_serve_late(hugepin_lend *l)
+{
+	l->lender.now = hp_clock_ns();
+	serve_waiting(l, 0);
 }
 
 /* Keep the question until it can be served. False: it cannot wait. */
 static bool keep(hugepin_lend *l, const struct hp_question *q)
 {
 	struct hp_question *kept;
+	uint64_t unsent = l->peer[q->peer].unsent_bytes;
 
-	if (!hp_lender_may_wait(&l->lender, q, CARRIES_WAITING * l->attr.carry_max) ||
+	if (!hp_lender_may_wait(&l->lender, q, l->attr.peer_kept_max - HP_MIN(l->attr.peer_kept_max, unsent)) ||
 	    !(kept = malloc(sizeof *kept + q->carried)))
 		return false;
 	*kept = *q;
@@ -278,6 +316,7 @@ int hp_serve_asked(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
 		if (!hp_lender_find(&l->lender, peer, w->refs[i]))
 			return -EILSEQ;
 	h->asked_last = w->number;
+	l->lender.now = hp_clock_ns();
 	l->peer[peer].stats.asked++;
 	for (unsigned i = 0; i < w->n; i++)
 		end_loan(l, hp_lender_find(&l->lender, peer, w->refs[i]), true);
@@ -302,6 +341,7 @@ int hp_serve_returned(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
 	for (unsigned i = 0; i < w->n; i++)
 		if (!hp_lender_find(&l->lender, peer, w->refs[i]))
 			return -EILSEQ;
+	l->lender.now = hp_clock_ns();
 	for (unsigned i = 0; i < w->n; i++)
 		end_loan(l, hp_lender_find(&l->lender, peer, w->refs[i]), w->number);
 	if (w->number && !(w->flags & HP_WIRE_MORE))
@@ -310,21 +350,23 @@ int hp_serve_returned(hugepin_lend *l, uint32_t peer, const struct hp_wire *w)
 	return 0;
 }
 
-void hp_serve_gone(hugepin_lend *l, uint32_t peer)
+bool hp_serve_gone(hugepin_lend *l, uint32_t peer)
 {
 	struct hp_holder *h = &l->lender.holder[peer];
 	struct hp_question *q;
 
-	while ((q = hp_lender_waiting_of(&l->lender, peer))) {
+	while ((q = TAILQ_FIRST(&h->questions))) {
 		hp_lender_unwait(&l->lender, q);
 		free(q);
 	}
-	while (!TAILQ_EMPTY(&h->loans))
+	for (unsigned i = 0; i < AT_ONCE && !TAILQ_EMPTY(&h->loans); i++)
 		end_loan(l, TAILQ_FIRST(&h->loans), false);
 	hp_lender_answered(&l->lender, peer);
 	h->want_last = h->asked_last = 0;
-	h->mute = false;
+	h->mute = !TAILQ_EMPTY(&h->loans);
+	l->lender.now = hp_clock_ns();
 	serve_waiting(l, peer);
+	return h->mute;
 }
 
 void hp_serve_refuse_all(hugepin_lend *l)
@@ -332,7 +374,7 @@ void hp_serve_refuse_all(hugepin_lend *l)
 	for (uint32_t peer = 0; peer < l->attr.peers; peer++) {
 		struct hp_question *q;
 
-		while ((q = hp_lender_waiting_of(&l->lender, peer))) {
+		while ((q = TAILQ_FIRST(&l->lender.holder[peer].questions))) {
 			refuse(l, peer, q->number, ECANCELED);
 			hp_lender_unwait(&l->lender, q);
 			free(q);
@@ -344,31 +386,26 @@ void hp_serve_refuse_all(hugepin_lend *l)
 
 void hp_serve_region(hugepin_lend *l, uint32_t region, bool dropped)
 {
-	struct recall r = { .w.type = HP_WIRE_RECALL };
-
 	for (struct hp_bucket *b = hp_lender_of_region(&l->lender, region), *next; b; b = next) {
 		next = hp_lender_next_of_region(b);
 		if (b->state == HP_BUCKET_LENT) {
 			if (!dropped)
-				recall_bucket(l, b, &r);
+				hp_lender_retire(&l->lender, b);
 			continue;
 		}
 		if (!dropped)
 			hp_lent_drop(l->domain, b->region, b->start, b->end);
 		hp_lender_forget(&l->lender, b);
 	}
-	send_recall(l, &r);
 }
 
 void hp_serve_all_regions(hugepin_lend *l)
 {
-	struct recall r = { .w.type = HP_WIRE_RECALL };
 	struct hp_bucket *b;
 
-	hp_serve_drop_idle(l);
+	hp_serve_drop_idle(l, UINT32_MAX);
 	TAILQ_FOREACH(b, &l->lender.lent_list, order)
-		recall_bucket(l, b, &r);
-	send_recall(l, &r);
+		hp_lender_retire(&l->lender, b);
 }
 
 void hp_serve_crowded(hugepin_lend *l, uint64_t bytes)
@@ -383,15 +420,18 @@ void hp_serve_crowded(hugepin_lend *l, uint64_t bytes)
 	}
 	if (dropped >= bytes)
 		return;
+	l->lender.now = hp_clock_ns();
 	act = hp_lender_crowded(&l->lender, bytes - dropped);
 	if (act.step == HP_STEP_WANT)
 		send_want(l, &act);
 }
 
-void hp_serve_drop_idle(hugepin_lend *l)
+uint32_t hp_serve_drop_idle(hugepin_lend *l, uint32_t most)
 {
-	struct hp_bucket *b;
+	uint32_t left = HP_MIN(most, l->lender.idle_count);
 
-	while ((b = hp_lender_oldest(&l->lender)))
-		drop(l, b);
+	most = most == UINT32_MAX ? most : AT_ONCE;
+	for (; left && most; left--, most--)
+		drop(l, hp_lender_oldest(&l->lender));
+	return left;
 }

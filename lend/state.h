@@ -99,6 +99,7 @@ STAILQ_HEAD(hp_unsents, hp_unsent);
 /* A peer of the borrowing side; struct hp_holder is a peer of the lending side. */
 struct hp_peer {
 	bool gone;
+	bool leaving; /* gone, and not all that it had is taken back yet */
 	int lost; /* the error of send(), or -ENOMEM: no message reaches it any more */
 	uint32_t asks_out, waiters, ask_last; /* questions out, calls that wait for them; the last question's number */
 	uint32_t want_last; /* the number of its last WANT */
@@ -111,6 +112,7 @@ struct hp_peer {
 	uint64_t unsent_bytes; /* of these */
 	bool unsent; /* in lend.unsent: there are, or were, messages */
 	STAILQ_ENTRY(hp_peer) next_unsent;
+	TAILQ_ENTRY(hp_peer) lender; /* in lend.lenders while `borrowed` is not empty */
 	struct hugepin_lend_stats stats;
 };
 
@@ -130,6 +132,8 @@ enum {
 	HP_ATTEND_USES = 1, /* keys wait for their last use: done() looks. Pairs with hp_counts_barrier(), see above */
 	HP_ATTEND_NEWS = 2, /* there are news */
 	HP_ATTEND_UNSENT = 4, /* messages could not be sent */
+	HP_ATTEND_RECALLS = 8, /* more keys are to be asked back */
+	HP_ATTEND_LATE = 16, /* a question waits for a peer, which will be late at `late_at` */
 };
 
 struct hugepin_lend {
@@ -138,10 +142,11 @@ struct hugepin_lend {
 	_Atomic uint64_t *lookup;
 	/* relaxed: the lend's lock among writers; a hit's key judges by its own words: hit() */
 	_Atomic uint32_t lookup_mask;
-	/* relaxed: NEWS: the lock of news; UNSENT: the lend's lock; USES: attend() raises it before
+	/* relaxed: NEWS: the lock of news; UNSENT, RECALLS, LATE: the lend's lock; USES: attend() raises it before
 	 * hp_counts_barrier() */
 	_Atomic uint32_t attention;
 
+	_Atomic uint64_t late_at; /* relaxed: the lend's lock among writers; who reads an old one looks later */
 	pid_t pid;
 	hugepin_domain *domain;
 	struct hugepin_lend_attr attr;
@@ -163,6 +168,7 @@ struct hugepin_lend {
 	struct hp_table asks_by_number, asks_by_frame;
 	uint32_t asks_count;
 	struct hp_asks ready; /* answered; ready() follows once the lock is released */
+	TAILQ_HEAD(, hp_peer) lenders; /* peers with LIVE keys, in turns */
 	STAILQ_HEAD(, hp_peer) unsent;
 	uint64_t unsent_bytes;
 	unsigned char *buf; /* room for one message */

@@ -153,14 +153,22 @@ void hp_lent_forget(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t
 	hp_unlock(&d->lock);
 }
 
+static _Atomic uint32_t indexes; /* relaxed: a number */
+
 uint32_t hp_lent_index_new(void)
 {
-	struct hp_region *r = hp_region_new(NULL);
+	struct hp_region *r = NULL;
 
+	/* the table of regions also serves the pins of all domains */
+	if (atomic_fetch_add_explicit(&indexes, 1, memory_order_relaxed) < HP_REGIONS_MAX / 2)
+		r = hp_region_new(NULL);
+	if (!r)
+		atomic_fetch_sub_explicit(&indexes, 1, memory_order_relaxed);
 	return r ? hp_region_index(r) : 0;
 }
 
 void hp_lent_index_free(uint32_t index)
 {
+	atomic_fetch_sub_explicit(&indexes, 1, memory_order_relaxed);
 	hp_region_free(NULL, &hp_regions[index]);
 }

@@ -42,8 +42,9 @@ void hp_lent_unpin(hugepin_domain *d, struct hugepin_pin *pin, uint64_t start, u
 void hp_lent_drop(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t end);
 void hp_lent_forget(hugepin_domain *d, uint32_t region, uint64_t start, uint64_t end);
 
-/* Reserve an index in the table of regions, at which uses of a borrowed key are counted (counts.h). 0: none is left.
- * Give it back when no use is out, but never in a child of fork, whose table is empty. */
+/* Reserve an index in the table of regions, at which uses of a borrowed key are counted (counts.h). 0: none is left, or
+ * all lends together have half of the table. Give it back when no use is out, but never in a child of fork, whose table
+ * is empty. */
 uint32_t hp_lent_index_new(void);
 void hp_lent_index_free(uint32_t index);
 

@@ -110,6 +110,7 @@ static void open_lend(void)
 					       .peers = PEERS,
 					       .carry_max = 128,
 					       .lent_bytes_max = lent_max,
+					       .peer_bytes_max = lent_max,
 					       .idle_bytes_max = 2 * PIECE,
 					       .send = send_message,
 					       .ready = ready,

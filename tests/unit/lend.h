@@ -135,6 +135,7 @@ static inline struct hugepin_lend_attr attr_of(uint32_t policy, uint64_t lent_ma
 					   .carry_max = 128,
 					   .lent_bytes_max = lent_max,
 					   .idle_bytes_max = idle_max,
+					   .peer_bytes_max = lent_max,
 					   .send = node_send,
 					   .ready = node_ready,
 					   .offer = node_offer,

@@ -342,7 +342,8 @@ NODES_TEST(a_peer_that_is_gone_ends_questions_keys_and_loans, HUGEPIN_LEND_POOL,
 	EXPECT_EQ(lend_stats(0, 1).lent, 2);
 	EXPECT_EQ(hugepin_lend_gone(node[0].lend, 1), 0);
 	EXPECT_EQ(lend_stats(0, HUGEPIN_LEND_ALL).lent, 0);
-	EXPECT_EQ(lend_stats(0, HUGEPIN_LEND_ALL).idle_bytes, 256 * KIB);
+	EXPECT_EQ(lend_stats(0, HUGEPIN_LEND_ALL).idle_bytes, 0);
+	EXPECT(!works(0, &used)); /* the next process with this number may know the key */
 	EXPECT_EQ(hugepin_lend_close(node[1].lend), -EBUSY); /* a use is out */
 	EXPECT_EQ(hugepin_lend_done(node[1].lend, &used), 0);
 	EXPECT_EQ(hugepin_lend_again(node[1].lend, 0), 0);
@@ -350,6 +351,27 @@ NODES_TEST(a_peer_that_is_gone_ends_questions_keys_and_loans, HUGEPIN_LEND_POOL,
 	used = borrow(1, node[0].memory, 1);
 	EXPECT(works(0, &used));
 	EXPECT_EQ(hugepin_lend_done(node[1].lend, &used), 0);
+}
+
+NODES_TEST(a_key_that_is_returned_goes_back_with_its_last_use, HUGEPIN_LEND_POOL, MIB, 512 * KIB, 512 * KIB)
+{
+	struct hugepin_far used = borrow(1, node[0].memory, 1), key = borrow(1, node[0].memory, 1);
+
+	EXPECT_EQ(hugepin_lend_return(node[1].lend, &key), 0);
+	EXPECT_EQ(key.ref, 0);
+	EXPECT_EQ(hugepin_lend_return(node[1].lend, &key), -EINVAL);
+	deliver_all();
+	EXPECT(works(0, &used) && lend_stats(0, 1).lent == 1);
+	EXPECT_EQ(hugepin_lend_return(node[1].lend, &used), 0);
+	deliver_all();
+	EXPECT(!lend_stats(0, 1).lent && !lend_stats(1, 0).borrowed && !lend_stats(0, 1).recalls);
+	EXPECT_EQ(lend_stats(1, 0).asks, 1);
+	key = borrow(1, node[0].memory, 1);
+	EXPECT_EQ(lend_stats(1, 0).asks, 2);
+	EXPECT(works(0, &key));
+	EXPECT_EQ(hugepin_lend_return(node[0].lend, &key), -EINVAL); /* another lend's */
+	EXPECT_EQ(hugepin_lend_return(node[1].lend, &key), 0);
+	EXPECT_EQ(hugepin_lend_return(NULL, &key), -EINVAL);
 }
 
 NODES_TEST(a_lender_whose_peers_have_keys_does_not_close, HUGEPIN_LEND_POOL, MIB, 512 * KIB, 512 * KIB)

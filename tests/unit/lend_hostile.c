@@ -2,6 +2,7 @@
  * Peers that mean harm, and programs that change their minds: what a lend keeps for a peer has a limit, what is offered no
  * more is not lent, and what is closed does nothing.
  */
+#include "lend/serve.h"
 #include "tests/unit/lend.h"
 
 static unsigned char buf[512];
@@ -129,6 +130,207 @@ TEST(a_key_of_a_process_that_is_gone_hides_no_key_of_the_next_one)
 	EXPECT_EQ(lend_stats(0, 1).borrowed, 0);
 	EXPECT_EQ(hugepin_lend_done(node[0].lend, &held), 0);
 	close_alone();
+}
+
+/* ------------------------------------------------------------------ what one peer may cost the others */
+
+static uint32_t asked[NODES_MAX];
+
+static int ask_of_us(uint32_t peer, size_t offset)
+{
+	struct hp_wire w = { .type = HP_WIRE_ASK, .number = ++asked[peer], .len = 1 };
+
+	w.addr = (uintptr_t)node[0].memory + offset;
+	return hand_in(0, peer, &w);
+}
+
+/* Node 0 with these limits, and 8 MiB that it offers. */
+static void open_limited(int (*send)(void *, uint32_t, const void *, size_t), uint64_t bytes, uint64_t kept,
+			 uint32_t keys)
+{
+	struct hugepin_lend_attr attr = attr_of(HUGEPIN_LEND_POOL, 4 * MIB, MIB);
+
+	attr.send = send;
+	attr.peer_bytes_max = bytes;
+	attr.peer_kept_max = kept;
+	attr.peer_keys_max = keys;
+	memset(asked, 0, sizeof asked);
+	T_DOMAIN_BEGINS();
+	open_node(0, 8 * MIB, 64 * MIB, &attr);
+	hp_lender_fix_class(&node[0].lend->lender, 2);
+}
+
+static void close_limited(void)
+{
+	for (uint32_t peer = 1; peer < NODES_MAX; peer++)
+		hugepin_lend_gone(node[0].lend, peer);
+	close_node(0);
+}
+
+TEST(a_peer_that_takes_all_it_can_leaves_room_for_a_key_of_another)
+{
+	for (unsigned set = 0; set < 2; set++) {
+		open_limited(send_nowhere, set ? MIB : 0, 0, 0);
+		for (unsigned i = 0; i < 60; i++)
+			EXPECT_EQ(ask_of_us(1, i * 128 * KIB), 0);
+		EXPECT_EQ(lend_stats(0, 1).lent_bytes, set ? MIB : 4 * MIB - 128 * KIB);
+		EXPECT_EQ(ask_of_us(2, 7 * MIB), 0);
+		EXPECT_EQ(lend_stats(0, 2).lent, 1);
+		close_limited();
+	}
+}
+
+TEST(a_peer_has_as_many_keys_as_it_may_and_another_gets_one)
+{
+	open_limited(send_nowhere, 0, 0, 100);
+	for (unsigned i = 0; i < 300; i++)
+		EXPECT_EQ(ask_of_us(1, i % 20 * 128 * KIB), 0);
+	EXPECT_EQ(lend_stats(0, 1).lent, 100);
+	EXPECT(lend_stats(0, HUGEPIN_LEND_ALL).table_bytes < 128 * KIB);
+	EXPECT_EQ(ask_of_us(2, 0), 0);
+	EXPECT_EQ(lend_stats(0, 2).lent, 1);
+	close_limited();
+}
+
+TEST(keys_are_asked_back_and_ended_some_at_a_time_so_that_others_get_the_lock)
+{
+	enum { KEYS = 2 * HP_LEND_WAITING_MAX };
+
+	open_limited(send_nowhere, 0, 0, 0);
+	for (unsigned i = 0; i < KEYS; i++)
+		EXPECT_EQ(ask_of_us(1, 0), 0);
+	want_memory(0, node[0].memory);
+	EXPECT_EQ(ask_of_us(2, MIB), 0);
+	EXPECT_EQ(lend_stats(0, 1).recalls, 64);
+	EXPECT_EQ(hugepin_lend_progress(node[0].lend), 0);
+	EXPECT_EQ(lend_stats(0, 1).recalls, KEYS);
+	hp_lock(&node[0].lend->lock);
+	EXPECT(hp_serve_gone(node[0].lend, 1));
+	EXPECT_EQ(node[0].lend->lender.holder[1].loans_count, KEYS - 64);
+	hp_unlock(&node[0].lend->lock);
+	close_limited();
+}
+
+TEST(what_is_kept_for_a_peer_has_a_limit_that_is_not_anothers)
+{
+	unsigned kept = 0;
+
+	open_limited(send_never, 0, 4096, 0);
+	while (kept < 1000 && ask_of_us(1, 0) == 0)
+		kept++;
+	EXPECT(kept > 20 && kept < 100);
+	EXPECT_EQ(ask_of_us(1, 0), -ENOTCONN);
+	EXPECT_EQ(ask_of_us(2, 0), 0);
+	EXPECT_EQ(node[0].lend->peer[2].lost, 0);
+	close_limited();
+}
+
+static uint64_t now;
+
+static uint64_t clock_here(void)
+{
+	return now;
+}
+
+static unsigned wanted_of[NODES_MAX];
+static uint32_t number_of[NODES_MAX];
+
+static int send_noted(void *arg, uint32_t peer, const void *msg, size_t len)
+{
+	struct hp_wire w;
+
+	(void)arg;
+	EXPECT_EQ(hp_wire_read(&w, msg, len), 0);
+	if (w.type == HP_WIRE_WANT) {
+		wanted_of[peer]++;
+		number_of[peer] = w.number;
+	}
+	return 0;
+}
+
+TEST(a_peer_that_does_not_answer_is_named_and_another_is_asked)
+{
+	struct hp_wire answer = { .type = HP_WIRE_RETURN };
+
+	hp_clock_set(clock_here);
+	memset(wanted_of, 0, sizeof wanted_of);
+	open_limited(send_noted, 0, 0, 0);
+	for (unsigned i = 0; i < 32; i++)
+		EXPECT_EQ(ask_of_us(i < 20 ? 1 : 3, i * 128 * KIB), 0);
+	EXPECT_EQ(ask_of_us(2, 5 * MIB), 0);
+	EXPECT(wanted_of[1] == 1 && !wanted_of[3] && lend_stats(0, 1).owes == 1);
+	now += 999999999;
+	EXPECT_EQ(hugepin_lend_progress(node[0].lend), 0);
+	EXPECT(!wanted_of[3] && !lend_stats(0, 1).late);
+	now++;
+	EXPECT_EQ(hugepin_lend_progress(node[0].lend), 0);
+	EXPECT(wanted_of[1] == 1 && wanted_of[3] == 1);
+	EXPECT(lend_stats(0, 1).late == 1 && !lend_stats(0, 3).late && lend_stats(0, HUGEPIN_LEND_ALL).owes == 2);
+	answer.number = number_of[3];
+	answer.n = 1;
+	answer.refs[0] = TAILQ_FIRST(&node[0].lend->lender.holder[3].loans)->ref;
+	EXPECT_EQ(hand_in(0, 3, &answer), 0);
+	EXPECT_EQ(lend_stats(0, 2).lent, 1);
+	EXPECT(lend_stats(0, 1).owes == 1 && !lend_stats(0, 3).owes);
+	answer.number = number_of[1];
+	answer.n = 0;
+	EXPECT_EQ(hand_in(0, 1, &answer), 0);
+	EXPECT(!lend_stats(0, HUGEPIN_LEND_ALL).owes && lend_stats(0, 1).late == 1);
+	close_limited();
+	hp_clock_set(NULL);
+}
+
+/* Peer 1 lends us a key for an address. */
+static struct hugepin_far key_of(uint32_t peer, uint64_t addr, uint64_t ref)
+{
+	struct hp_wire w = { .type = HP_WIRE_LEND, .addr = addr, .len = 4096, .ref = ref, .share = UINT64_MAX };
+	struct hugepin_far key = { 0 };
+
+	node[0].answers = 0;
+	if (hugepin_lend_key(node[0].lend, peer, addr, 1, &place[0], &key) != 0)
+		return key;
+	w.number = node[0].lend->peer[peer].ask_last;
+	EXPECT_EQ(hand_in(0, peer, &w), 0);
+	return node[0].answer[0].key;
+}
+
+TEST(a_peer_that_lends_many_small_keys_takes_its_own_places_alone)
+{
+	struct hugepin_far held[8], key;
+
+	open_limited(send_nowhere, 0, 0, 8);
+	for (unsigned i = 0; i < 8; i++)
+		held[i] = key_of(1, (i + 1) * MIB, i + 1);
+	EXPECT_EQ(hugepin_lend_key(node[0].lend, 1, 20 * MIB, 1, &place[0], &key), -ENOMEM); /* all are in use */
+	key = key_of(2, MIB, 1);
+	EXPECT_EQ(hugepin_lend_done(node[0].lend, &key), 0);
+	EXPECT_EQ(hugepin_lend_done(node[0].lend, &held[3]), 0);
+	key = key_of(1, 20 * MIB, 9); /* in the place of the one that is not in use */
+	EXPECT(key.ref && lend_stats(0, 1).borrowed == 8);
+	EXPECT_EQ(hugepin_lend_done(node[0].lend, &key), 0);
+	EXPECT_EQ(lend_stats(0, 2).borrowed, 1);
+	for (unsigned i = 0; i < 8; i++)
+		if (held[i].ref)
+			EXPECT_EQ(hugepin_lend_done(node[0].lend, &held[i]), 0);
+	close_limited();
+}
+
+TEST(a_table_full_of_unused_keys_has_a_place_for_a_new_one)
+{
+	enum { MOST = HP_REGIONS_MAX / 4 };
+	struct hugepin_far key;
+
+	open_limited(send_nowhere, 0, 0, HP_REGIONS_MAX);
+	for (uint64_t i = 1; i <= MOST + 100; i++) {
+		key = key_of(1, i * MIB, i);
+		if (!EXPECT_EQ(hugepin_lend_done(node[0].lend, &key), 0))
+			break;
+	}
+	EXPECT_EQ(lend_stats(0, 1).borrowed, MOST);
+	key = key_of(2, MIB, 1);
+	EXPECT_EQ(hugepin_lend_done(node[0].lend, &key), 0);
+	EXPECT_EQ(lend_stats(0, 1).borrowed, MOST - 1);
+	close_limited();
 }
 
 static int asked_again, handed_in;

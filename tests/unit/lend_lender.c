@@ -1,105 +1,8 @@
 /*
  * Decisions of the lending side, by themselves: nothing is pinned or sent. Memory is a range of numbers.
  */
-#include <errno.h>
-
-#include "lend/lender.h"
 #include "tests/any.h"
-#include "tests/t.h"
-
-#define BASE (UINT64_C(1) << 40)
-
-enum { PEERS = 4 };
-
-static struct hp_lender ln;
-static uint64_t buffer = BASE, buffer_end = BASE + (UINT64_C(1) << 36);
-static uint64_t pin_max; /* the device's longest registration; 0: any */
-static int pin_error;
-static unsigned pins, drops;
-static uint32_t wanted[32];
-static uint64_t wanted_bytes;
-static unsigned wants;
-
-static void begin(uint32_t policy, uint64_t lent_max, uint64_t idle_max)
-{
-	EXPECT(hp_lender_init(&ln, policy, PEERS, lent_max, idle_max));
-	pin_max = 0;
-	pin_error = 0;
-	pins = drops = wants = 0;
-}
-
-static struct hp_question question(uint32_t peer, uint64_t addr)
-{
-	return (struct hp_question){ .peer = peer,
-				     .addr = addr,
-				     .len = 1,
-				     .buffer = buffer,
-				     .buffer_end = buffer_end,
-				     .asking = HP_LEND_NOBODY };
-}
-
-/* Step until the question is answered or waits. Returns what ended it. */
-static struct hp_act run(struct hp_question *q)
-{
-	for (;;) {
-		struct hp_act act = hp_lender_step(&ln, q);
-		struct hugepin_pin pin = { .base = 1, .ref = 1 + pins };
-
-		EXPECT(ln.lent <= ln.lent_max && ln.lent + ln.idle <= ln.lent_max + ln.idle_base);
-		switch (act.step) {
-		case HP_STEP_PIN:
-			pins++;
-			pin.len = pin_max && act.bucket->len > pin_max ? pin_max : act.bucket->len;
-			hp_lender_pinned(&ln, q, act.bucket, pin_error, &pin, act.bucket->base,
-					 act.bucket->base + pin.len);
-			break;
-		case HP_STEP_DROP:
-			drops++;
-			free(act.bucket);
-			break;
-		case HP_STEP_WANT:
-			wanted[wants++ % 32] = act.peer;
-			wanted_bytes = act.bytes;
-			return act;
-		case HP_STEP_LEND:
-			hp_lender_lend(&ln, act.bucket, q->peer);
-			return act;
-		default:
-			return act;
-		}
-	}
-}
-
-static struct hp_act ask(uint32_t peer, uint64_t addr)
-{
-	struct hp_question q = question(peer, addr);
-
-	return run(&q);
-}
-
-static void give_back(struct hp_loan *loan, bool taken)
-{
-	struct hp_bucket *b = hp_lender_end(&ln, loan, taken);
-
-	if (b)
-		hp_lender_idle(&ln, b);
-	while ((b = hp_lender_over(&ln))) {
-		drops++;
-		free(b);
-	}
-}
-
-static void end(void)
-{
-	for (uint32_t i = 0; i < PEERS; i++)
-		while (!TAILQ_EMPTY(&ln.holder[i].loans))
-			give_back(TAILQ_FIRST(&ln.holder[i].loans), false);
-	EXPECT_EQ(ln.lent, 0);
-	for (struct hp_bucket *b; (b = hp_lender_oldest(&ln));)
-		free(b);
-	EXPECT_EQ(ln.idle, 0);
-	hp_lender_free(&ln);
-}
+#include "tests/unit/lend_lender.h"
 
 TEST(a_static_share_is_of_whole_buckets_of_the_largest_size_that_fits)
 {
@@ -118,20 +21,9 @@ TEST(a_static_share_is_of_whole_buckets_of_the_largest_size_that_fits)
 	EXPECT_EQ(ask(0, BASE).step, HP_STEP_NO);
 	end();
 	begin(HUGEPIN_LEND_POOL, MIB, 0);
-	EXPECT(hp_lender_share(&ln) == UINT64_MAX);
+	EXPECT_EQ(hp_lender_share(&ln), MIB);
 	end();
 }
-
-/* A test of a lender that begins with these. At the end nothing is lent, and nothing left. */
-#define LENDER_TEST(fact, ...)                                                                                         \
-	static void fact##_body(void);                                                                                 \
-	TEST(fact)                                                                                                     \
-	{                                                                                                              \
-		begin(__VA_ARGS__);                                                                                    \
-		fact##_body();                                                                                         \
-		end();                                                                                                 \
-	}                                                                                                              \
-	static void fact##_body(void)
 
 LENDER_TEST(a_peer_over_its_static_share_is_asked_itself_once, HUGEPIN_LEND_STATIC, 12 * MIB, 0)
 {
@@ -246,7 +138,8 @@ LENDER_TEST(what_needs_room_waits_behind_what_waits_and_what_needs_none_does_not
 	behind = question(3, BASE + 6 * MIB);
 	EXPECT_EQ(run(&behind).step, HP_STEP_WAIT);
 	EXPECT_EQ(ask(3, BASE + 100).step, HP_STEP_LEND); /* lent to peer 1 already */
-	EXPECT(hp_lender_front(&ln, 0) == &q && hp_lender_waiting_of(&ln, 2) == &q && !hp_lender_waiting_of(&ln, 3));
+	EXPECT(TAILQ_FIRST(&ln.waiting) == &q && TAILQ_FIRST(&ln.holder[2].questions) == &q);
+	EXPECT(TAILQ_EMPTY(&ln.holder[3].questions));
 	hp_lender_unwait(&ln, &q);
 	hp_lender_answered(&ln, 1);
 }
@@ -401,7 +294,7 @@ static void use_hugepages(unsigned n, unsigned asks)
 			}
 			hp_lender_answered(&ln, act.peer);
 		}
-		if (q.waiting)
+		if (q.queue)
 			hp_lender_unwait(&ln, &q);
 		give_second_back(peer);
 	}

@@ -145,6 +145,28 @@ TEST(the_end_of_a_bucket_is_no_news_but_what_another_bucket_has_is)
 	close_lent(d);
 }
 
+TEST(keys_of_all_lends_together_leave_half_of_the_table_to_pins)
+{
+	static uint32_t index[HP_REGIONS_MAX];
+	uint32_t count = 0;
+	hugepin_domain *d = open_lent(0);
+	struct hugepin_pin pin;
+	char *p = map(MIB);
+
+	while (count < HP_REGIONS_MAX && (index[count] = hp_lent_index_new()) != 0)
+		count++;
+	EXPECT_EQ(count, HP_REGIONS_MAX / 2);
+	EXPECT_EQ(hugepin_pin(d, p, PAGE, PEER, &pin), 0);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	while (count)
+		hp_lent_index_free(index[--count]);
+	index[0] = hp_lent_index_new();
+	EXPECT(index[0]);
+	hp_lent_index_free(index[0]);
+	close_lent(d);
+	munmap(p, MIB);
+}
+
 TEST(a_pin_of_the_lends_that_finds_no_room_is_not_told)
 {
 	hugepin_domain *d = open_lent(MIB);
