@@ -22,6 +22,14 @@
  *  - nobody waits for ever. After everything was asked back, nothing is lent.
  * No send waits: a channel has room for all messages that can be under way, which is asserted, too.
  *
+ * Each of these is a model of its own, because all in one have too many states. With LOSS and SIZES nobody gives a key back by
+ * itself, and pins of the lender's own want no room, for the same reason; still they are too many to be walked whole, so these two
+ * are searched for their mistakes alone:
+ * -DLOSS   a send may fail: the peer is lost, and no message reaches it or is taken of it until it is gone. Or there is no room
+ *          (-EAGAIN): the message is kept, and later ones behind it. No question waits for the answer of a lost peer.
+ * -DKEYS   a peer has one key at most. Its question for another one waits for itself, and nobody behind it.
+ * -DSIZES  frames 0 and 1 are also one larger bucket, which counts for two. The lender takes either size, as it likes.
+ *
  * -DBROKEN_x makes one mistake each. The check must find it.
  */
 #define PEERS 2
@@ -31,6 +39,23 @@
 #define ROOM (REFS + 2)
 #define NONE 7
 
+#ifdef LOSS /* in a d_step there is no choice */
+#define STEP atomic
+#else
+#define STEP d_step
+#endif
+#if defined LOSS || defined SIZES
+#define MORE false
+#else
+#define MORE true
+#endif
+#ifdef KEYS
+#define KEYS_MAX 1
+#else
+#define KEYS_MAX REFS
+#endif
+#define LARGE 3 /* the larger bucket, as a frame */
+
 mtype = { ASK, LEND, NO, RECALL, WANT, RETURN, NO_KEY, KEY, ENDING };
 
 /* A ref or NONE, and a number: the frame of ASK and LEND; 1 in the RETURN that is the answer of a WANT. */
@@ -39,6 +64,13 @@ chan down[PEERS] = [ROOM] of { mtype, byte, byte };
 
 bit closing, emptying;
 bit dead[PEERS];
+#ifdef LOSS
+bit lost[PEERS], failed; /* failed: one send has, which is enough */
+chan kept[PEERS] = [ROOM] of { mtype, byte, byte };
+#define LOST(x) lost[x]
+#else
+#define LOST(x) false
+#endif
 
 /* The lender's. Loans of one frame are of one bucket, but for those that are leaving. */
 byte loan[LOANS] = NONE; /* the frame */
@@ -57,7 +89,17 @@ bit asking[PEERS];
 /* Within a step only. */
 hidden byte i, j, f, l, p, what;
 
-#define NEW(x) (loan[x] == NONE && key[x] == NO_KEY && !down[(x) / REFS]??[RECALL, eval(x), _])
+#ifdef KEYS
+byte own[PEERS] = NONE; /* the frame of a question over its peer's limit */
+bit own_tried[PEERS]; /* got a WANT for that */
+#endif
+
+#ifdef LOSS
+#define KEPT(x) kept[(x) / REFS]??[RECALL, eval(x), _]
+#else
+#define KEPT(x) false
+#endif
+#define NEW(x) (loan[x] == NONE && key[x] == NO_KEY && !down[(x) / REFS]??[RECALL, eval(x), _] && !KEPT(x))
 #define HOLDS(x) (loan[x * REFS] != NONE || loan[x * REFS + 1] != NONE)
 #define SAME(x, y) (loan[x] == loan[y] && leaving[x] == leaving[y])
 #define USED(x, y) (use[x] && SAME(x, y))
@@ -65,10 +107,43 @@ hidden byte i, j, f, l, p, what;
 #define LEAVES(x, frame) (loan[x] == frame && leaving[x])
 #define ANY(predicate, x) (predicate(0, x) || predicate(1, x) || predicate(2, x) || predicate(3, x))
 #define COUNT(predicate, x) (predicate(0, x) + predicate(1, x) + predicate(2, x) + predicate(3, x))
-#define BUCKETS (ANY(IS, 0) + ANY(IS, 1) + ANY(IS, 2) + ANY(LEAVES, 0) + ANY(LEAVES, 1) + ANY(LEAVES, 2))
+#define BUCKETS (ANY(IS, 0) + ANY(IS, 1) + ANY(IS, 2) + ANY(LEAVES, 0) + ANY(LEAVES, 1) + ANY(LEAVES, 2) + \
+	2 * (ANY(IS, LARGE) + ANY(LEAVES, LARGE)))
+#define KEYS_OF(x) ((loan[x * REFS] != NONE) + (loan[x * REFS + 1] != NONE))
+#ifdef BROKEN_SIZE /* counts the larger bucket as a small one */
+#define UNITS(frame) 1
+#else
+#define UNITS(frame) (frame == LARGE -> 2 : 1)
+#endif
 
 /* ------------------------------------------------------------------ the lender */
 
+#ifdef LOSS
+inline lose(x)
+{
+	failed = 1;
+	lost[x] = 1;
+	wanted[x] = 0;
+	do
+	:: kept[x]?_, _, _
+	:: empty(kept[x]) -> break
+	od
+}
+
+inline tell(to, type, ref, arg)
+{
+	if
+	:: dead[to] || lost[to] -> skip
+	:: !dead[to] && !lost[to] && !failed -> lose(to)
+#ifdef BROKEN_AGAIN /* sends although earlier messages are kept */
+	:: !dead[to] && !lost[to] -> down[to]!type, ref, arg
+#else
+	:: !dead[to] && !lost[to] && empty(kept[to]) -> assert(nfull(down[to])); down[to]!type, ref, arg
+#endif
+	:: !dead[to] && !lost[to] -> assert(nfull(kept[to])); kept[to]!type, ref, arg
+	fi
+}
+#else
 inline tell(to, type, ref, arg)
 {
 	if
@@ -76,6 +151,7 @@ inline tell(to, type, ref, arg)
 	:: else -> assert(nfull(down[to])); down[to]!type, ref, arg
 	fi
 }
+#endif
 
 /* Deregister the bucket of loan x. */
 inline deregister(x)
@@ -88,7 +164,7 @@ inline end_loan(x)
 	assert(loan[x] != NONE);
 	assert(!use[x]);
 	if
-	:: COUNT(SAME, x) == 1 -> deregister(x); lent--
+	:: COUNT(SAME, x) == 1 -> deregister(x); lent = lent - UNITS(loan[x])
 #ifdef BROKEN_COUNT /* counts a bucket once when it is lent, and all its loans when they end */
 	:: COUNT(SAME, x) > 1 && lent -> lent--
 #endif
@@ -103,7 +179,17 @@ inline end_loan(x)
 #else
 #define MAY_BE_LENT(frame) ANY(IS, frame)
 #endif
-#define ROOM_FOR(frame) (lent < LENT_MAX || MAY_BE_LENT(frame))
+#define FITS(frame) (lent + UNITS(frame) <= LENT_MAX || MAY_BE_LENT(frame))
+#ifdef SIZES
+#define ROOM_FOR(frame) (FITS(frame) || (frame < 2 && FITS(LARGE)))
+#else
+#define ROOM_FOR(frame) FITS(frame)
+#endif
+#ifdef BROKEN_NUMBER /* counts no keys */
+#define OVER(x) false
+#else
+#define OVER(x) (KEYS_OF(x) >= KEYS_MAX)
+#endif
 
 /* Peer p gets a key of frame f. */
 inline lend()
@@ -114,12 +200,18 @@ inline lend()
 #else
 	assert(NEW(l));
 #endif
-	lent = (MAY_BE_LENT(f) -> lent : lent + 1);
+#ifdef SIZES
+	if
+	:: FITS(f)
+	:: f < 2 && FITS(LARGE) -> f = LARGE
+	fi;
+#endif
+	lent = (MAY_BE_LENT(f) -> lent : lent + UNITS(f));
 #ifdef BROKEN_LEAVING
 	leaving[l] = !ANY(IS, f) && ANY(LEAVES, f);
 #endif
 	loan[l] = f;
-	assert(BUCKETS <= LENT_MAX);
+	assert(BUCKETS <= LENT_MAX && KEYS_OF(p) <= KEYS_MAX);
 	tell(p, LEND, l, f);
 	assert(owed[p]);
 	owed[p] = 0
@@ -145,8 +237,8 @@ inline ask_back(x)
 	if
 	:: wanted[x] -> skip
 	:: else ->
-		tell(x, WANT, NONE, 0);
-		wanted[x] = 1
+		wanted[x] = 1;
+		tell(x, WANT, NONE, 0)
 	fi
 }
 
@@ -188,22 +280,70 @@ inline take_back(x)
 	fi
 }
 
+inline place()
+{
+	if
+	:: ROOM_FOR(f) -> lend()
+	:: !ROOM_FOR(f) -> waiting!p, f; serve()
+	:: !ROOM_FOR(f) -> refuse()
+	fi
+}
+
+#ifdef KEYS
+/* Go on with the question that waits for its own peer. */
+inline serve_own(q)
+{
+	if
+	:: own[q] != NONE && !OVER(q) ->
+		p = q;
+		f = own[q];
+		own[q] = NONE;
+		own_tried[q] = 0;
+		place()
+	:: own[q] != NONE && OVER(q) && !own_tried[q] ->
+#ifndef BROKEN_OWN /* lets a question over its peer's limit wait, and asks nobody */
+		own_tried[q] = 1;
+		if
+		:: wanted[q]
+		:: !wanted[q] -> wanted[q] = 1; tell(q, WANT, NONE, 0)
+		fi
+#else
+		skip
+#endif
+	:: own[q] != NONE && OVER(q) && own_tried[q] && !wanted[q] ->
+		p = q;
+		own[q] = NONE;
+		own_tried[q] = 0;
+		refuse()
+	:: else
+	fi
+}
+#else
+#define serve_own(q) skip
+#endif
+
 inline message(q)
 {
 	if
-	:: up[q]?ASK, l, what ->
+	:: LOST(q) -> up[q]?_, _, _
+	:: !LOST(q) && up[q]?[ASK, _, _] ->
+		up[q]?ASK, l, what;
 		take_back(l);
 		serve(); /* others came first */
 		p = q;
 		f = what;
 		assert(!owed[p]);
 		owed[p] = 1;
+#ifdef KEYS
 		if
-		:: ROOM_FOR(f) -> lend()
-		:: !ROOM_FOR(f) -> waiting!p, f; serve()
-		:: !ROOM_FOR(f) -> refuse()
+		:: OVER(q) -> own[q] = f; serve_own(q)
+		:: else -> place()
 		fi
-	:: up[q]?RETURN, l, what ->
+#else
+		place()
+#endif
+	:: !LOST(q) && up[q]?[RETURN, _, _] ->
+		up[q]?RETURN, l, what;
 		take_back(l);
 #ifdef BROKEN_CROSS /* takes what a peer gives back by itself for the answer */
 		what = what | wanted[q];
@@ -212,7 +352,8 @@ inline message(q)
 		:: what -> assert(wanted[q]); wanted[q] = 0
 		:: else
 		fi;
-		serve()
+		serve();
+		serve_own(q)
 	fi
 }
 
@@ -241,6 +382,18 @@ inline goes(x)
 
 inline gone(q)
 {
+#ifdef LOSS
+	assert(!lost[q] || !wanted[q]);
+	lost[q] = 0;
+	do
+	:: kept[q]?_, _, _
+	:: empty(kept[q]) -> break
+	od;
+#endif
+#ifdef KEYS
+	own[q] = NONE;
+	own_tried[q] = 0;
+#endif
 	do
 	:: up[q]?_, _, _
 	:: empty(up[q]) -> break
@@ -268,7 +421,7 @@ inline gone(q)
 }
 
 /* Pins of the lender's own want the room. */
-#define CROWD(x) (!closing && !wanted[x] && empty(waiting) && HOLDS(x))
+#define CROWD(x) (MORE && !closing && !wanted[x] && empty(waiting) && HOLDS(x))
 
 active proctype lender()
 {
@@ -276,13 +429,20 @@ end:
 	do
 	:: atomic { nempty(up[0]) -> message(0) }
 	:: atomic { nempty(up[1]) -> message(1) }
-	:: d_step { CAN_GO(0) -> goes(0) }
-	:: d_step { CAN_GO(1) -> goes(1) }
-	:: d_step { CAN_GO(2) -> goes(2) }
+	:: STEP { CAN_GO(0) -> goes(0) }
+	:: STEP { CAN_GO(1) -> goes(1) }
+	:: STEP { CAN_GO(2) -> goes(2) }
+#ifdef SIZES
+	:: STEP { CAN_GO(LARGE) -> goes(LARGE) }
+#endif
+#ifdef LOSS
+	:: atomic { nempty(kept[0]) && !dead[0] -> kept[0]?what, l, i; assert(nfull(down[0])); down[0]!what, l, i }
+	:: atomic { nempty(kept[1]) && !dead[1] -> kept[1]?what, l, i; assert(nfull(down[1])); down[1]!what, l, i }
+#endif
 	:: atomic { dead[0] -> gone(0) }
 	:: atomic { dead[1] -> gone(1) }
-	:: d_step { CROWD(0) -> tell(0, WANT, NONE, 0); wanted[0] = 1 }
-	:: d_step { CROWD(1) -> tell(1, WANT, NONE, 0); wanted[1] = 1 }
+	:: STEP { CROWD(0) -> wanted[0] = 1; tell(0, WANT, NONE, 0) }
+	:: STEP { CROWD(1) -> wanted[1] = 1; tell(1, WANT, NONE, 0) }
 	od
 }
 
@@ -290,7 +450,8 @@ end:
 
 #define FIRST (o * REFS)
 #define UNUSED(x) (key[x] == KEY && !use[x])
-#define HAS(x) ((key[FIRST] == KEY && loan[FIRST] == x) || (key[FIRST + 1] == KEY && loan[FIRST + 1] == x))
+#define COVERS(k, x) (key[k] == KEY && (loan[k] == x || (loan[k] == LARGE && x < 2)))
+#define HAS(x) (COVERS(FIRST, x) || COVERS(FIRST + 1, x))
 #define CAN_ASK (!closing && !dead[o] && !asking[o] && (NEW(FIRST) || NEW(FIRST + 1)))
 
 inline say(type, ref, arg)
@@ -420,11 +581,11 @@ end:
 	:: atomic { CAN_ASK && !HAS(o + 1) -> ask(o + 1) }
 	:: d_step { !closing && UNUSED(FIRST) -> hit(FIRST) }
 	:: d_step { !closing && UNUSED(FIRST + 1) -> hit(FIRST + 1) }
-	:: d_step { !closing && UNUSED(FIRST) -> key[FIRST] = NO_KEY; say(RETURN, FIRST, 0) }
-	:: d_step { !closing && UNUSED(FIRST + 1) -> key[FIRST + 1] = NO_KEY; say(RETURN, FIRST + 1, 0) }
+	:: d_step { MORE && !closing && UNUSED(FIRST) -> key[FIRST] = NO_KEY; say(RETURN, FIRST, 0) }
+	:: d_step { MORE && !closing && UNUSED(FIRST + 1) -> key[FIRST + 1] = NO_KEY; say(RETURN, FIRST + 1, 0) }
 	:: d_step { use[FIRST] -> done(FIRST) }
 	:: d_step { use[FIRST + 1] -> done(FIRST + 1) }
-	:: d_step { !closing && !dead[o] -> dies() }
+	:: d_step { (!closing || LOST(o)) && !dead[o] -> dies() }
 	od
 }
 
