@@ -39,7 +39,11 @@ run()
 {
 	local name=$1 rank
 	shift
-	layer HUGEPIN_STATS=2 "$@" >"$t/$name.out" 2>&1 || { cat "$t/$name.out"; return 1; }
+	# apart, since mpirun may put a piece of the one within a line of the other
+	layer HUGEPIN_STATS=2 "$@" >"$t/$name.told" 2>"$t/$name.errors"
+	local status=$?
+	cat "$t/$name.told" "$t/$name.errors" >"$t/$name.out"
+	[ $status = 0 ] || { cat "$t/$name.out"; return 1; }
 	for rank in 0 1; do
 		echo "$(says "$t/$name.out" $rank pins) pins, $(says "$t/$name.out" $rank unpins) unpins, not pinned" \
 			"$(says "$t/$name.out" $rank not_pinned), bottom $(says "$t/$name.out" $rank bottom), sparse" \

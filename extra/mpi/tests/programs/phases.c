@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #ifdef BEHIND
 
@@ -75,7 +74,9 @@ static const MPI_Comm world = MPI_COMM_WORLD;
 static const MPI_Datatype D = MPI_DOUBLE;
 static MPI_Status *const no_status = MPI_STATUS_IGNORE;
 
+enum { WAITS = 9 }; /* a tag */
 static int pinned; /* the domain pins */
+static int sends_when_waited;
 static char notes[1024];
 
 void note(const char *what, const char *of);
@@ -84,6 +85,9 @@ void note(const char *what, const char *of)
 	const size_t len = strlen(notes);
 
 	snprintf(notes + len, sizeof notes - len, "%s%s%s%s", len ? ", " : "", what, *of ? " " : "", of);
+	/* The layer has looked at the requests, and MPI begins to wait: rank 1 may send. */
+	if (sends_when_waited && !strncmp(what, "Wait", 4))
+		PMPI_Send(NULL, 0, MPI_BYTE, other, WAITS, world);
 }
 
 int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned access)
@@ -120,11 +124,10 @@ static void look(int line, const char *expected)
 }
 #define TOLD(expected) look(__LINE__, expected)
 
-/* Rank 1 sends once rank 0 has come to wait. */
-static void send_late(int tag)
+/* Rank 1: rank 0 has come to wait. */
+static void waited(void)
 {
-	usleep(200000);
-	MPI_Send(out, N, D, other, tag, world);
+	MPI_Recv(NULL, 0, MPI_BYTE, other, WAITS, world, no_status);
 }
 
 static void done(MPI_Request q)
@@ -176,10 +179,17 @@ static void waits(void)
 	for (int way = 0; way < 4; way++) {
 		MPI_Barrier(world);
 		if (rank == 1) {
-			send_late(0);
-			send_late(1);
+			if (way != 1) /* there it is done before rank 0 waits */
+				waited();
+			MPI_Send(out, N, D, other, 0, world);
+			if (way) /* there, too */
+				waited();
+			MPI_Send(out, N, D, other, 1, world);
+			if (!way)
+				waited();
 			continue;
 		}
+		sends_when_waited = 1;
 		MPI_Irecv(in, N, D, other, 0, world, &q[0]);
 		MPI_Irecv(more, N, D, other, 1, world, &q[1]);
 		*notes = 0;
@@ -209,6 +219,7 @@ static void waits(void)
 			TOLD("wait more, Wait");
 			break;
 		}
+		sends_when_waited = 0;
 	}
 }
 
