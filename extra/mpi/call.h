@@ -14,9 +14,11 @@
 #include "util.h"
 
 /* The layer is preloaded into every program that mpirun starts. So it must not need a library of MPI, but uses the one
- * that is loaded. These four are handles of Open MPI; MPICH's handles are numbers. */
+ * that is loaded. These are handles of Open MPI; MPICH's handles are numbers. */
 #pragma weak ompi_mpi_byte
+#pragma weak ompi_mpi_comm_null
 #pragma weak ompi_mpi_comm_world
+#pragma weak ompi_mpi_datatype_null
 #pragma weak ompi_mpi_op_no_op
 #pragma weak ompi_request_null
 
@@ -65,6 +67,19 @@ struct hp_call {
 	const void *frame;
 	uint64_t seq, start_ns, cpu_ns; /* for the trace */
 };
+
+/* Whether a handle is one that MPI can be asked about. MPI refuses the others, and reports that to the error handler of
+ * MPI_COMM_WORLD, which ends the program by default: the program's own call shall report it, to the handler that the
+ * program expects. 0 is no handle of either MPI. */
+static inline bool hp_is_comm(MPI_Comm comm)
+{
+	return comm && comm != MPI_COMM_NULL;
+}
+
+static inline bool hp_is_type(MPI_Datatype type)
+{
+	return type && type != MPI_DATATYPE_NULL;
+}
 
 /* for targets of window operations; MPI's own special ranks are other small negative numbers */
 enum { HP_TARGET_ALL = INT_MIN + 1, HP_TARGET_WINDOW };

@@ -66,8 +66,8 @@
 
 /* As WRAP, for MPI_Send_init and similar functions: a later call pins the buffers. */
 #define WRAP_INIT(NAME, PARAMETERS, ARGUMENTS, ...) \
-	WRAP_AS(MPI, "Start", NAME, PARAMETERS, ARGUMENTS, , hp_call_end_init(c, err, *request), __VA_ARGS__) \
-	WRAP_AS(PMPI, "Start", NAME, PARAMETERS, ARGUMENTS, , hp_call_end_init(c, err, *request), __VA_ARGS__)
+	WRAP_AS(MPI, "Start", NAME, PARAMETERS, ARGUMENTS, , hp_call_end_init(c, err, request), __VA_ARGS__) \
+	WRAP_AS(PMPI, "Start", NAME, PARAMETERS, ARGUMENTS, , hp_call_end_init(c, err, request), __VA_ARGS__)
 
 #define BARE(...) __VA_ARGS__
 
@@ -87,7 +87,7 @@
 #define BLOCKING(NAME, PARAMETERS, ARGUMENTS, ...) \
 	WRAP_TELLING(NAME, PARAMETERS, ARGUMENTS, NEXT_ALL, hp_call_end(c), __VA_ARGS__)
 #define NONBLOCKING(NAME, PARAMETERS, ARGUMENTS, ...) \
-	WRAP(NAME, PARAMETERS, ARGUMENTS, ANNOUNCE_ALL; hp_call_end_request(c, err, *request), __VA_ARGS__)
+	WRAP(NAME, PARAMETERS, ARGUMENTS, ANNOUNCE_ALL; hp_call_end_request(c, err, request), __VA_ARGS__)
 /* A collective and its nonblocking form, which has a further argument, the request. */
 #define COLLECTIVE(NAME, INAME, PARAMETERS, ARGUMENTS, ...) \
 	BLOCKING(NAME, PARAMETERS, ARGUMENTS, __VA_ARGS__) \
@@ -232,19 +232,21 @@ static struct role role_of(MPI_Comm comm, int root)
 {
 	int inter, rank;
 
-	REAL(Comm_test_inter)(comm, &inter);
+	if (!hp_is_comm(comm) || REAL(Comm_test_inter)(comm, &inter) != MPI_SUCCESS)
+		return (struct role){ false, false };
 	if (inter)
 		return (struct role){ root == MPI_ROOT, root != MPI_ROOT && root != MPI_PROC_NULL };
 	REAL(Comm_rank)(comm, &rank);
 	return (struct role){ rank == root, true };
 }
 
-/* The number of processes with which the caller exchanges data. */
+/* The number of processes with which the caller exchanges data; 0 if MPI refuses the communicator. */
 static int peers_of(MPI_Comm comm)
 {
-	int inter, n;
+	int inter, n = 0;
 
-	REAL(Comm_test_inter)(comm, &inter);
+	if (!hp_is_comm(comm) || REAL(Comm_test_inter)(comm, &inter) != MPI_SUCCESS)
+		return 0;
 	if (inter)
 		REAL(Comm_remote_size)(comm, &n);
 	else
@@ -252,29 +254,32 @@ static int peers_of(MPI_Comm comm)
 	return n;
 }
 
+/* The number of processes in the caller's group; 0 if MPI refuses the communicator. */
 static int size_of(MPI_Comm comm)
 {
-	int n;
+	int n = 0;
 
-	REAL(Comm_size)(comm, &n);
+	if (hp_is_comm(comm))
+		REAL(Comm_size)(comm, &n);
 	return n;
 }
 
-static int rank_of(MPI_Comm comm)
-{
-	int rank;
-
-	REAL(Comm_rank)(comm, &rank);
-	return rank;
-}
-
-static int64_t sum_of(const int *counts, int n)
+/* Of an array with an element for each process of the caller's group: the sum, and the caller's own. */
+static int64_t sum_of(const int *counts, MPI_Comm comm)
 {
 	int64_t sum = 0;
+	const int n = counts ? size_of(comm) : 0;
 
 	for (int i = 0; i < n; i++)
 		sum += counts[i];
 	return sum;
+}
+
+static int own_of(const int *counts, MPI_Comm comm)
+{
+	int rank;
+
+	return counts && hp_is_comm(comm) && REAL(Comm_rank)(comm, &rank) == MPI_SUCCESS ? counts[rank] : 0;
 }
 
 /* The elements of n pieces of `count` elements. */
@@ -307,9 +312,8 @@ COLLECTIVE(Reduce_scatter_block, Ireduce_scatter_block,
 COLLECTIVE(Reduce_scatter, Ireduce_scatter,
 	   (const void *sbuf, void *rbuf, const int counts[], MPI_Datatype type, MPI_Op op, MPI_Comm comm),
 	   (sbuf, rbuf, counts, type, op, comm),
-	   READS(sbuf, sum_of(counts, size_of(comm)), type, HP_PEER_NONE)
-		   WRITES(rbuf, sbuf == MPI_IN_PLACE ? sum_of(counts, size_of(comm)) : counts[rank_of(comm)], type,
-			  HP_PEER_NONE))
+	   READS(sbuf, sum_of(counts, comm), type, HP_PEER_NONE)
+		   WRITES(rbuf, sbuf == MPI_IN_PLACE ? sum_of(counts, comm) : own_of(counts, comm), type, HP_PEER_NONE))
 
 COLLECTIVE(Gather, Igather,
 	   (const void *sbuf, int scount, MPI_Datatype stype, void *rbuf, int rcount, MPI_Datatype rtype, int root,
@@ -372,14 +376,14 @@ COLLECTIVE(Alltoallw, Ialltoallw,
 /* ------------------------------------------------------------------ windows */
 
 WRAP(Win_create, (void *base, MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, MPI_Win *win),
-     (base, size, unit, info, comm, win), hp_call_end_window(c, err, *win, HP_TARGET_WINDOW),
+     (base, size, unit, info, comm, win), hp_call_end_window(c, err, win, HP_TARGET_WINDOW),
      WRITES(base, (int64_t)size, MPI_BYTE, HP_PEER_NONE))
 
 /* MPI chooses the window's address, so the buffer is pinned after the call. */
 WRAP(Win_allocate, (MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, void *base, MPI_Win *win),
      (size, unit, info, comm, base, win),
      if (err == MPI_SUCCESS) { WRITES(*(void **)base, (int64_t)size, MPI_BYTE, HP_PEER_NONE) hp_call_pin(c); }
-     hp_call_end_window(c, err, *win, HP_TARGET_WINDOW))
+     hp_call_end_window(c, err, win, HP_TARGET_WINDOW))
 
 /* Where both sides synchronise, each process brings in its own window: the others access it from then on. An
  * operation's local buffer is brought in by the operation, and again by the call that closes the operation, since many
@@ -387,10 +391,10 @@ WRAP(Win_allocate, (MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, void 
  * of the origin's alone, and the layer at the target does not see it. So the target announces its window when it locks
  * the window itself, for all. */
 #define SYNCHRONISATION(NAME, PARAMETERS, ARGUMENTS, TARGET) \
-	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_window_closed(c); hp_call_end(c), hp_window_closing(c, win, TARGET);)
+	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_window_closed(c, err); hp_call_end(c), hp_window_closing(c, win, TARGET);)
 #define EPOCH(NAME, PARAMETERS, ARGUMENTS, PHASE) \
 	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_call_end(c), hp_window_phase(win, PHASE);)
-WRAP(Win_fence, (int assertion, MPI_Win win), (assertion, win), hp_window_closed(c); hp_call_end(c),
+WRAP(Win_fence, (int assertion, MPI_Win win), (assertion, win), hp_window_closed(c, err); hp_call_end(c),
      hp_window_closing(c, win, HP_TARGET_ALL); hp_window_phase(win, HUGEPIN_PREFETCH_NEXT);)
 EPOCH(Win_post, (MPI_Group group, int assertion, MPI_Win win), (group, assertion, win), HUGEPIN_PREFETCH_NEXT)
 EPOCH(Win_wait, (MPI_Win win), (win), HUGEPIN_PREFETCH_WAIT)
@@ -403,13 +407,13 @@ SYNCHRONISATION(Win_flush_all, (MPI_Win win), (win), HP_TARGET_ALL)
 SYNCHRONISATION(Win_flush_local, (int target, MPI_Win win), (target, win), target)
 SYNCHRONISATION(Win_flush_local_all, (MPI_Win win), (win), HP_TARGET_ALL)
 WRAP(Win_free, (MPI_Win * win), (win), if (err == MPI_SUCCESS) hp_window_free(freed); hp_call_end(c),
-     const MPI_Win freed = *win;)
+     const MPI_Win freed = win ? *win : 0;)
 
 /* An operation that ends with a later synchronisation call, and its form with a request. */
 #define OPERATION(NAME, RNAME, PARAMETERS, ARGUMENTS, ...) \
-	OPERATION_AS(NAME, PARAMETERS, ARGUMENTS, hp_call_end_window(c, err, win, target), __VA_ARGS__) \
+	OPERATION_AS(NAME, PARAMETERS, ARGUMENTS, hp_call_end_window(c, err, &win, target), __VA_ARGS__) \
 	OPERATION_AS(RNAME, (BARE PARAMETERS, MPI_Request *request), (BARE ARGUMENTS, request), \
-		     hp_call_end_request(c, err, *request), __VA_ARGS__)
+		     hp_call_end_request(c, err, request), __VA_ARGS__)
 /* What MPI reads leaves at once, so it is brought in before the call. What MPI writes comes after a round trip, so it
  * is announced after the call. */
 #define OPERATION_AS(NAME, PARAMETERS, ARGUMENTS, END, ...) \

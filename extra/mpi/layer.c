@@ -10,6 +10,9 @@
  * A buffer is pinned before MPI sees it. It is unpinned when MPI no longer uses it: when the call returns, when the
  * request is done, when the window's operations are closed, or when the window is freed.
  *
+ * MPI checks a call's arguments, the layer does not. So before the call the layer follows no pointer that is NULL, and
+ * asks MPI about no handle that MPI refuses. After a call that failed, it reads nothing that the call was to fill.
+ *
  * The program's error handler may leave a call by longjmp or throw. The next call of the thread notices this, and ends
  * the call that was left.
  */
@@ -56,7 +59,7 @@ static void HP_COLD call_abandon(void)
 {
 	hp_transfer_release(&call.transfer);
 	hp_requests_unclaim(&call.claims);
-	hp_window_closed(&call);
+	hp_window_closed(&call, MPI_ERR_OTHER); /* its operations may be open still */
 	inside = false;
 }
 
@@ -113,7 +116,7 @@ static bool span_of(int64_t count, MPI_Datatype type, int64_t *ret_from, int64_t
 	MPI_Aint lb, extent, true_lb, true_extent;
 	MPI_Count size;
 
-	if (REAL_TYPE_SIZE(type, &size) != MPI_SUCCESS || size <= 0 ||
+	if (!hp_is_type(type) || REAL_TYPE_SIZE(type, &size) != MPI_SUCCESS || size <= 0 ||
 	    REAL(Type_get_extent)(type, &lb, &extent) != MPI_SUCCESS ||
 	    REAL(Type_get_true_extent)(type, &true_lb, &true_extent) != MPI_SUCCESS)
 		return false;
@@ -143,7 +146,9 @@ void hp_call_pieces(struct hp_call *c, const void *buf, int n, const int *counts
 	int64_t from = INT64_MAX, to = INT64_MIN, payload = 0;
 	MPI_Aint lb, extent = 1;
 
-	if (buf == MPI_IN_PLACE || (!types && REAL(Type_get_extent)(type, &lb, &extent) != MPI_SUCCESS))
+	if (buf == MPI_IN_PLACE || !counts || !displs)
+		return;
+	if (!types && (!hp_is_type(type) || REAL(Type_get_extent)(type, &lb, &extent) != MPI_SUCCESS))
 		return;
 	for (int i = 0; i < n; i++) {
 		int64_t begin, end, bytes;
@@ -179,28 +184,28 @@ void hp_call_end(struct hp_call *c)
 	call_leave(c);
 }
 
-void hp_call_end_request(struct hp_call *c, int err, MPI_Request handle)
+void hp_call_end_request(struct hp_call *c, int err, const MPI_Request *handle)
 {
 	if (err != MPI_SUCCESS)
 		hp_transfer_release(&c->transfer);
 	else if (c->transfer.count)
-		hp_requests_add(c, handle, false);
+		hp_requests_add(c, *handle, false);
 	call_leave(c);
 }
 
-void hp_call_end_init(struct hp_call *c, int err, MPI_Request handle)
+void hp_call_end_init(struct hp_call *c, int err, const MPI_Request *handle)
 {
 	if (err == MPI_SUCCESS && c->transfer.count)
-		hp_requests_add(c, handle, true);
+		hp_requests_add(c, *handle, true);
 	call_leave(c);
 }
 
-void hp_call_end_window(struct hp_call *c, int err, MPI_Win win, int target)
+void hp_call_end_window(struct hp_call *c, int err, const MPI_Win *win, int target)
 {
 	if (err != MPI_SUCCESS)
 		hp_transfer_release(&c->transfer);
 	else if (c->transfer.count)
-		hp_windows_add(win, target, &c->transfer);
+		hp_windows_add(*win, target, &c->transfer);
 	call_leave(c);
 }
 

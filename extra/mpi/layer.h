@@ -25,13 +25,13 @@ void hp_call_pin(struct hp_call *);
 /* A phase of the call's transfer, as hp_transfer_phase(). */
 void hp_call_phase(const struct hp_call *, unsigned phase, char dir);
 
-/* End a call. hp_call_end() releases its buffers. The other functions release them only if MPI has failed (err).
- * Otherwise the buffers stay: with a request; with a persistent request, which pins them when it is started; with a
- * window's operations that a later call closes, or with the window itself. */
+/* End a call. hp_call_end() releases its buffers. The other functions release them only if MPI has failed (err), and
+ * then do not read the handle. Otherwise the buffers stay: with a request; with a persistent request, which pins them
+ * when it is started; with a window's operations that a later call closes, or with the window itself. */
 void hp_call_end(struct hp_call *);
-void hp_call_end_request(struct hp_call *, int err, MPI_Request);
-void hp_call_end_init(struct hp_call *, int err, MPI_Request);
-void hp_call_end_window(struct hp_call *, int err, MPI_Win, int target);
+void hp_call_end_request(struct hp_call *, int err, const MPI_Request *);
+void hp_call_end_init(struct hp_call *, int err, const MPI_Request *);
+void hp_call_end_window(struct hp_call *, int err, const MPI_Win *, int target);
 
 /* Open the layer after MPI_Init; close it before MPI_Finalize. */
 void hp_layer_open(void);

@@ -94,7 +94,7 @@ static void request_remove(struct hp_request *r)
 
 void hp_requests_start(struct hp_call *c, int n, const MPI_Request *handles)
 {
-	for (int i = 0; i < n && any_requests(); i++) {
+	for (int i = 0; handles && i < n && any_requests(); i++) {
 		pthread_mutex_lock(&lock);
 		struct hp_request *r = request_find(handles[i]);
 		pthread_mutex_unlock(&lock);
@@ -109,7 +109,7 @@ void hp_requests_start(struct hp_call *c, int n, const MPI_Request *handles)
 
 void hp_requests_announce(int n, const MPI_Request *handles)
 {
-	for (int i = 0; i < n && hp_mpi_phases && any_requests(); i++) {
+	for (int i = 0; handles && i < n && hp_mpi_phases && any_requests(); i++) {
 		pthread_mutex_lock(&lock);
 		const struct hp_request *r = request_find(handles[i]);
 		pthread_mutex_unlock(&lock);
@@ -122,7 +122,7 @@ void hp_requests_claim(struct hp_call *c, int n, const MPI_Request *handles)
 {
 	struct hp_claims *claims = &c->claims;
 
-	claims->n = any_requests() ? n : 0;
+	claims->n = handles && n > 0 && any_requests() ? n : 0;
 	claims->of = claims->few;
 	if (claims->n > (int)(sizeof claims->few / sizeof *claims->few))
 		claims->of = malloc((size_t)n * sizeof *claims->of);

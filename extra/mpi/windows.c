@@ -23,6 +23,8 @@ enum { BUCKETS = 1024 };
 /* An open operation, or the window's own memory (HP_TARGET_WINDOW). */
 struct hp_exposure {
 	struct hp_exposure *next;
+	MPI_Win win;
+	int target;
 	struct hp_transfer transfer;
 };
 
@@ -97,17 +99,17 @@ static void group_take(struct group *g, struct hp_exposure **list)
 }
 
 /* False: out of memory; nothing was added. */
-static bool add_exposure(MPI_Win win, int target, struct hp_exposure *e)
+static bool add_exposure(struct hp_exposure *e)
 {
 	struct group *window, *g;
 
 	pthread_mutex_lock(&lock);
-	window = group_find(win, HP_TARGET_WINDOW);
+	window = group_find(e->win, HP_TARGET_WINDOW);
 	if (!window)
-		window = group_make(win, HP_TARGET_WINDOW, NULL);
-	g = target == HP_TARGET_WINDOW || !window ? window : group_find(win, target);
+		window = group_make(e->win, HP_TARGET_WINDOW, NULL);
+	g = e->target == HP_TARGET_WINDOW || !window ? window : group_find(e->win, e->target);
 	if (!g && window)
-		g = group_make(win, target, window);
+		g = group_make(e->win, e->target, window);
 	if (g) {
 		e->next = g->open;
 		g->open = e;
@@ -158,18 +160,21 @@ void hp_windows_add(MPI_Win win, int target, struct hp_transfer *t)
 	struct hp_exposure *e = malloc(sizeof *e);
 
 	if (e)
-		*e = (struct hp_exposure){ .transfer = *t };
-	if (!e || !add_exposure(win, target, e)) {
+		*e = (struct hp_exposure){ .win = win, .target = target, .transfer = *t };
+	if (!e || !add_exposure(e)) {
 		free(e);
 		hp_transfer_release(t);
 		HP_MPI_COUNT(not_pinned);
 	}
 }
 
-static void release_exposures(struct hp_exposure *list)
+/* Release these exposures or, if they are still open, keep them. Without memory for this, they are released. */
+static void end_exposures(struct hp_exposure *list, bool open)
 {
 	for (struct hp_exposure *next; list; list = next) {
 		next = list->next;
+		if (open && add_exposure(list))
+			continue;
 		hp_transfer_release(&list->transfer);
 		free(list);
 	}
@@ -182,9 +187,9 @@ void hp_window_closing(struct hp_call *c, MPI_Win win, int target)
 		hp_transfer_phase(&e->transfer, HUGEPIN_PREFETCH_WAIT, HP_ANY_DIR);
 }
 
-void hp_window_closed(struct hp_call *c)
+void hp_window_closed(struct hp_call *c, int err)
 {
-	release_exposures(c->closing);
+	end_exposures(c->closing, err != MPI_SUCCESS);
 	c->closing = NULL;
 }
 
@@ -204,7 +209,7 @@ void hp_window_phase(MPI_Win win, unsigned phase)
 
 void hp_window_free(MPI_Win win)
 {
-	release_exposures(take_exposures(win, HP_TARGET_WINDOW));
+	end_exposures(take_exposures(win, HP_TARGET_WINDOW), false);
 }
 
 void hp_windows_close(void)

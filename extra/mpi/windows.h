@@ -14,8 +14,8 @@ void hp_windows_add(MPI_Win, int target, struct hp_transfer *);
  * over. The program waits for them. */
 void hp_window_closing(struct hp_call *, MPI_Win win, int target);
 
-/* After that call: release the operations. */
-void hp_window_closed(struct hp_call *);
+/* After that call: release the operations or, if MPI has failed (err), keep them open. */
+void hp_window_closed(struct hp_call *, int err);
 
 /* Tell the domain of a phase for the window's own memory, as hp_transfer_phase(). */
 void hp_window_phase(MPI_Win, unsigned phase);

@@ -19,6 +19,16 @@ works 'each of them' pinned left 19
 quiet() { ! grep '^hugepin\[' "$t/left.out"; }
 works 'HUGEPIN_STATS: a heap that nobody has used has no statistics' quiet
 
+compile refused
+refused()
+{
+	timeout -k 5 400 "$mpirun" -n 2 "$t/refused" >"$t/plain.out" && grep -q '^ok' "$t/plain.out" || return 1
+	run refused HUGEPIN_POLICY=lru HUGEPIN_X_MPI_TRACE="$t/refused" "$t/refused" && diff "$t/plain.out" "$t/refused.told"
+}
+works 'a call that MPI refuses gets the same error, by the same handler, as without the layer' refused
+released() { ! awk '$1 != $3 || $NF' "$t/refused.sums" | grep .; }
+works 'and its buffers are let go' released
+
 # shellcheck disable=SC2016
 differ() { layer HUGEPIN_STATS=1 HUGEPIN_POLICY=lru sh -c '[ "${OMPI_COMM_WORLD_RANK-$PMI_RANK}" = 0 ] || unset HUGEPIN_STATS; exec "$@"' - "$t/all" point_to_point >"$t/differ.out" 2>"$t/differ"; }
 works 'ranks end of which only one has HUGEPIN_STATS' differ
