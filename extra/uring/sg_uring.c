@@ -2,9 +2,9 @@
  * Messages of many pieces on rings of io_uring: the program's entry is filled, and its completion undoes what that
  * took.
  *
- *  1. One request a message. By index where one registration has all the pieces: the kernel then looks no page up.
- * Several
- *     pieces need Linux 6.15 for this, and go by address, vectored, on older kernels.
+ *  1. One request a message, so that appended records, datagrams and packets stay whole. By index where one
+ *     registration has all the pieces: the kernel then looks no page up. Several pieces need Linux 6.15 for this, and
+ *     go by address, vectored, on older kernels.
  *  2. Short pieces are copied, since the kernel takes longer for an element than a copy of it does.
  *  3. The pin of a message is out until its completion. The kernel looks an index up when it begins a request, and it
  *     begins a linked one late.
