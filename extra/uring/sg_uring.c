@@ -8,10 +8,13 @@
  *  2. Short pieces are copied, since the kernel takes longer for an element than a copy of it does.
  *  3. The pin of a message is out until its completion. The kernel looks an index up when it begins a request, and it
  *     begins a linked one late.
+ *  4. Messages belong to the process that opened them. In a child of fork the ring is still the parent's, and an index
+ *     names the parent's memory.
  *
  * Threads: one at a time.
  */
 #include <errno.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,9 +35,22 @@ struct hugepin_sg_uring {
 	bool vector; /* requests of many pieces take an index */
 	char *copies; /* attr.copies, each of attr.copy_len bytes */
 	struct hugepin_pin pin; /* of them; ref 0: they go by address */
+	unsigned generation; /* of the process that opened it */
 	uint32_t out, spare_count;
 	uint32_t spare[]; /* copies that are not out */
 };
+
+static unsigned generation; /* the number of forks that led to this process, since it first opened messages */
+
+static void count_fork(void)
+{
+	generation++;
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, count_fork);
+}
 
 /* The pieces of a message. */
 struct pieces {
@@ -136,6 +152,8 @@ static int prepare(hugepin_sg_uring *s, struct io_uring_sqe *sqe, int fd, const 
 
 	if (!s || !ret_)
 		return -EINVAL;
+	if (s->generation != generation)
+		return -ESTALE;
 	err = look(iov, n, s->attr.align, &p);
 	if (err)
 		return err;
@@ -191,6 +209,8 @@ int hugepin_sg_uring_done(hugepin_sg_uring *s, struct hugepin_sg_uring_message *
 {
 	if (!s || !m || !m->out)
 		return -EINVAL;
+	if (s->generation != generation)
+		return -ESTALE;
 	if (m->iov && res > 0)
 		copy(m->iov, m->n, m->copy, (uint32_t)res, false);
 	if (m->copy)
@@ -226,7 +246,9 @@ int hugepin_sg_uring_open(hugepin_domain *domain, const struct hugepin_sg_uring_
 	a.copy_len = a.copy_len ? (a.copy_len + COPY_ALIGN - 1) / COPY_ALIGN * COPY_ALIGN : COPY_LEN;
 	a.copy_below = a.copy_below ? a.copy_below : COPY_BELOW;
 	a.align = a.align ? a.align : 1;
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	const size_t bytes = (size_t)a.copies * a.copy_len;
+	pthread_once(&once, watch_forks);
 	s = calloc(1, sizeof *s + a.copies * sizeof *s->spare);
 	if (!s)
 		return -ENOMEM;
@@ -244,6 +266,7 @@ int hugepin_sg_uring_open(hugepin_domain *domain, const struct hugepin_sg_uring_
 	}
 	if (s->pin.ref && s->pin.len < bytes)
 		hugepin_unpin(domain, &s->pin);
+	s->generation = generation;
 	s->domain = domain;
 	s->vector = domain && has_vector();
 	s->attr = a;
@@ -257,10 +280,12 @@ int hugepin_sg_uring_close(hugepin_sg_uring *s)
 {
 	if (!s)
 		return -EINVAL;
-	if (s->out)
-		return -EBUSY;
-	if (s->pin.ref)
-		hugepin_unpin(s->domain, &s->pin);
+	if (s->generation == generation) {
+		if (s->out)
+			return -EBUSY;
+		if (s->pin.ref)
+			hugepin_unpin(s->domain, &s->pin);
+	}
 	hugepin_free(s->copies);
 	free(s);
 	return 0;

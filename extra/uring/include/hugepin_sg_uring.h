@@ -42,7 +42,7 @@ typedef struct hugepin_sg_uring_message hugepin_sg_uring_message_t;
  * by address. It belongs to one thread at a time. 0, -EINVAL, -ENOMEM, or an error of hugepin_pin. */
 int hugepin_sg_uring_open(hugepin_domain *domain, const struct hugepin_sg_uring_attr *attr, hugepin_sg_uring **ret_);
 
-/* -EBUSY: messages are out. -EINVAL: NULL. */
+/* -EBUSY: messages are out. -EINVAL: NULL. In a child of fork it frees the child's copy, whatever is out. */
 int hugepin_sg_uring_close(hugepin_sg_uring *);
 
 /* Fill an entry that io_uring_get_sqe returned, as liburing's io_uring_prep_readv and io_uring_prep_writev do. Set
@@ -52,7 +52,8 @@ int hugepin_sg_uring_close(hugepin_sg_uring *);
  * pieces become READ_FIXED or WRITE_FIXED, through a copy. Others become READV or WRITEV. Nothing is registered.
  * 0 and *ret_. On failure the entry is IORING_OP_NOP with user_data 0, and nothing is out. -EINVAL: a NULL, n outside
  * 0..1024, a piece at NULL or one that wraps, no bytes. -EOVERFLOW: more than 2 GiB - 4 KiB. Of unaligned pieces only:
- * -EMSGSIZE: longer than copy_len. -EAGAIN: all copies are out. Or an error of hugepin_sg_key. */
+ * -EMSGSIZE: longer than copy_len. -EAGAIN: all copies are out. -ESTALE: a child of fork, whose parent opened this. Or
+ * an error of hugepin_sg_key. */
 int hugepin_sg_uring_read(hugepin_sg_uring *, struct io_uring_sqe *, int fd, const struct iovec *iov, int n,
 			  uint64_t offset, struct hugepin_sg_uring_message *ret_);
 int hugepin_sg_uring_write(hugepin_sg_uring *, struct io_uring_sqe *, int fd, const struct iovec *iov, int n,
@@ -60,7 +61,7 @@ int hugepin_sg_uring_write(hugepin_sg_uring *, struct io_uring_sqe *, int fd, co
 
 /* The request has completed with this result (cqe->res), or is not going to be submitted (-ECANCELED). Of a read
  * that was copied, the first `res` bytes come to their pieces. Gives the pin back, and clears *message. 0. -EINVAL:
- * not out. */
+ * not out. -ESTALE: as above. */
 int hugepin_sg_uring_done(hugepin_sg_uring *, struct hugepin_sg_uring_message *message, int res);
 
 #ifdef __GNUC__

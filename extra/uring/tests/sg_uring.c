@@ -271,25 +271,6 @@ TEST(a_message_is_pinned_until_it_is_done)
 	hugepin_free(p);
 }
 
-TEST(a_child_has_no_messages_by_registrations)
-{
-	struct hugepin_sg_uring_message m;
-	struct io_uring_sqe sqe = { 0 };
-	struct rig r;
-	char p[10];
-	struct iovec iov = { p, 10 };
-
-	if (!rig_open(&r, NULL, 0))
-		return;
-	const pid_t child = fork();
-	if (!child)
-		_exit(prepare(&r, &sqe, false, &iov, 1, 0, &m) == -ESTALE && sqe.opcode == IORING_OP_NOP ? 0 : 1);
-	int status = -1;
-	EXPECT_EQ(waitpid(child, &status, 0), child);
-	EXPECT_EQ(status, 0);
-	rig_close(&r);
-}
-
 TEST(flags_links_and_files_are_the_callers)
 {
 	struct hugepin_sg_uring_message m[2];

@@ -1,5 +1,5 @@
 /* link: hugepin-uring hugepin uring */
-/* Each way that a message can go, to each kind of file. */
+/* Each way that a message can go: to each kind of file, and across a fork. */
 #include "rig.h"
 
 #include <arpa/inet.h>
@@ -280,6 +280,127 @@ TEST(a_file_without_vectored_functions_takes_a_copy_and_pieces_by_address)
 		w.rig.fd = file;
 		way_close(&w);
 	}
+}
+
+/* ------------------------------------------------------------------ fork */
+
+static void child_ends_well(pid_t child)
+{
+	int status = -1;
+
+	EXPECT(child > 0);
+	EXPECT_EQ(waitpid(child, &status, 0), child);
+	EXPECT_EQ(status, 0);
+}
+
+TEST(a_child_has_no_messages_and_closes_its_copy_alone)
+{
+	for (int way = 0; way <= WAYS; way++) { /* the last one: without a domain */
+		struct hugepin_sg_uring_message m, mine = { .out = 1 };
+		struct io_uring_sqe sqe = { 0 };
+		struct iovec iov[PIECES];
+		struct way w;
+
+		if (!way_open(&w, way % WAYS))
+			return;
+		hugepin_sg_uring *const with = w.rig.s;
+		if (way == WAYS)
+			EXPECT_EQ(hugepin_sg_uring_open(NULL, NULL, &w.rig.s), 0);
+		lay_way(&w, iov, 0);
+		fill_way(iov, PIECES, 30);
+		EXPECT_EQ(prepare(&w.rig, io_uring_get_sqe(&w.rig.ring), false, iov, PIECES, 0, &m), 0);
+		const pid_t child = fork();
+		if (!child) {
+			for (int read = 0; read < 2; read++) {
+				sqe.opcode = IORING_OP_WRITE;
+				if (prepare(&w.rig, &sqe, read, iov, PIECES, 0, &mine) != -ESTALE ||
+				    sqe.opcode != IORING_OP_NOP)
+					_exit(1);
+			}
+			if (hugepin_sg_uring_done(w.rig.s, &m, 1) != -ESTALE || !m.out)
+				_exit(2);
+			_exit(hugepin_sg_uring_close(w.rig.s) ? 3 : 0);
+		}
+		child_ends_well(child);
+		EXPECT_EQ(hugepin_sg_uring_done(w.rig.s, &m, result(&w.rig, 0)), 0);
+		EXPECT(has(&w.rig, iov, PIECES, 0));
+		if (way == WAYS) {
+			EXPECT_EQ(hugepin_sg_uring_close(w.rig.s), 0);
+			w.rig.s = with;
+		}
+		way_close(&w);
+	}
+}
+
+/* One message waits in the kernel, the other is prepared; the child writes over the memory of both. */
+TEST(what_is_out_at_a_fork_stays_the_parents)
+{
+	for (int way = 0; way < WAYS; way++) {
+		struct hugepin_sg_uring_message reads, writes;
+		struct iovec in[PIECES], out[PIECES];
+		char expected[MESSAGE];
+		int ends[2];
+		struct way w;
+
+		if (!way_open(&w, way))
+			return;
+		EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+		lay_way(&w, in, 0);
+		lay_way(&w, out, 1);
+		fill_way(out, PIECES, 40);
+		const int file = w.rig.fd;
+		w.rig.fd = ends[0];
+		struct io_uring_sqe *sqe = io_uring_get_sqe(&w.rig.ring);
+		EXPECT_EQ(prepare(&w.rig, sqe, true, in, PIECES, 0, &reads), 0);
+		sqe->user_data = 1;
+		EXPECT_EQ(io_uring_submit(&w.rig.ring), 1);
+		w.rig.fd = file;
+		sqe = io_uring_get_sqe(&w.rig.ring);
+		EXPECT_EQ(prepare(&w.rig, sqe, false, out, PIECES, 0, &writes), 0);
+		sqe->user_data = 2;
+		const pid_t child = fork();
+		if (!child) {
+			memset(w.memory, 'c', MESSAGES * APART);
+			_exit(hugepin_sg_uring_close(w.rig.s) ? 1 : 0);
+		}
+		child_ends_well(child);
+		EXPECT_EQ(hugepin_sg_uring_done(w.rig.s, &writes, result(&w.rig, 2)), 0);
+		EXPECT(is_filled(out, PIECES, 40) && has(&w.rig, out, PIECES, 0));
+		for (int i = 0; i < PIECES; i++)
+			fill(expected + i * PIECE, PIECE, 50 + (unsigned)i);
+		EXPECT_EQ(write(ends[1], expected, MESSAGE), MESSAGE);
+		EXPECT_EQ(hugepin_sg_uring_done(w.rig.s, &reads, result(&w.rig, 1)), 0);
+		EXPECT(is_filled(in, PIECES, 50));
+		close(ends[0]);
+		close(ends[1]);
+		way_close(&w);
+	}
+}
+
+TEST(a_child_has_messages_on_a_ring_of_its_own)
+{
+	struct way w;
+
+	if (!way_open(&w, BY_INDEX))
+		return;
+	const pid_t child = fork();
+	if (!child) {
+		struct iovec out[PIECES], in[PIECES];
+		struct way own;
+
+		if (!way_open(&own, VECTORED_BY_INDEX))
+			_exit(1);
+		lay_way(&own, out, 0);
+		lay_way(&own, in, 1);
+		fill_way(out, PIECES, 60);
+		if (send_way(&own, own.rig.fd, out, PIECES) != MESSAGE ||
+		    receive_way(&own, own.rig.fd, in, PIECES) != MESSAGE || !is_filled(in, PIECES, 60))
+			_exit(2);
+		way_close(&own);
+		_exit(hugepin_sg_uring_close(w.rig.s) ? 3 : 0);
+	}
+	child_ends_well(child);
+	way_close(&w);
 }
 
 T_MAIN
