@@ -28,6 +28,9 @@ refused()
 works 'a call that MPI refuses gets the same error, by the same handler, as without the layer' refused
 released() { ! awk '$1 != $3 || $NF' "$t/refused.sums" | grep .; }
 works 'and its buffers are let go' released
+# With the heap, too: the command preloads both.
+chosen() { timeout -k 5 400 "$mpirun" -n 2 "$build/hugepin" run --mpi "$t/refused" | diff "$t/plain.out" -; }
+works 'so it does under hugepin run --mpi' chosen
 
 # shellcheck disable=SC2016
 differ() { layer HUGEPIN_STATS=1 HUGEPIN_POLICY=lru sh -c '[ "${OMPI_COMM_WORLD_RANK-$PMI_RANK}" = 0 ] || unset HUGEPIN_STATS; exec "$@"' - "$t/all" point_to_point >"$t/differ.out" 2>"$t/differ"; }
