@@ -11,6 +11,8 @@ export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_rmaps_base_oversubscrib
 # the scheduler's.
 export OMPI_MCA_mpi_yield_when_idle=1
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe # Open MPI 5's name for the last but one
+# MPICH 4.0 crashes in MPI_Reduce in place by shared memory, without the layer, too.
+export MPIR_CVAR_DEVICE_COLLECTIVES=none
 # Each mpirun makes its directory below one that all share in TMPDIR, and the last to end removes that one: between the two calls of
 # mkdir of another, which then fails.
 export TMPDIR=$t
