@@ -134,7 +134,7 @@ static bool open_chunks(size_t end)
 }
 
 /* The tree's holes in pages [first, first + count). */
-static struct hp_hole *holes_of(size_t first)
+static uint32_t *holes_of(size_t first)
 {
 	return &hp_span.tree.holes[first << HP_PAGE_CHUNKS_SHIFT];
 }

@@ -51,11 +51,11 @@ static bool tables_init(struct hp_span *s, size_t pages)
 	bool has_small = s->small < s->small_end;
 	size_t per_page = sizeof *s->page + sizeof *s->extent;
 	char *m = hp_meta_map(pages * per_page + pages / 8 + 80 + hp_tree_size(pages));
-	struct hp_hole *holes;
+	uint32_t *holes;
 
-	/* The largest tables have 1/512 and 1/256 of the span's size. They become accessible only as extents are made,
+	/* The largest tables have 1/512 and 1/1024 of the span's size. They become accessible only as extents are made,
 	 * because ulimit -d, mlockall and a strict overcommit policy count accessible memory. The words of one hugepage
-	 * have 4 KiB of the table, and its holes 8 KiB; they are given back with the hugepage, or with all hugepages
+	 * have 4 KiB of the table, and its holes 2 KiB; they are given back with the hugepage, or with all hugepages
 	 * whose words and holes share a base page. */
 	s->chunk = hp_meta_reserve(s->pages * HP_PAGE_CHUNKS * sizeof(hp_chunk));
 	holes = hp_meta_reserve(pages * HP_PAGE_CHUNKS * sizeof *holes);
@@ -129,10 +129,10 @@ int hp_span_init(bool small)
 	return 0;
 }
 
-/* The holes of pages [from, end) that were never used: they have 1/256 of the addresses of the pages. */
+/* The holes of pages [from, end) that were never used: they have 1/1024 of the addresses of the pages. */
 static void shrink_holes(enum hp_part part, size_t from, size_t end)
 {
-	const struct hp_hole *holes = hp_span.tree.holes;
+	const uint32_t *holes = hp_span.tree.holes;
 	const uintptr_t start = hp_round_up((uintptr_t)&holes[from << HP_PAGE_CHUNKS_SHIFT], hp_base_page);
 	const uintptr_t stop = (uintptr_t)&holes[end << HP_PAGE_CHUNKS_SHIFT] & -hp_base_page;
 

@@ -3,8 +3,8 @@
  *
  * Invariants:
  * 1. free[p] counts the free chunks of page p. If it is neither 0 nor all of them, maps[p] has a bit for each.
- * 2. Each hole is in the bin of its length, on its side of `upper`. Holes are maximal: two never touch, except at the
- *    border of an extent.
+ * 2. longest[0][b] is the length of the longest hole that begins in block b, and each other entry the maximum of those
+ *    below it. Holes are maximal: two never touch, except at the border of an extent.
  * 3. holes[] has the length of a hole at its first and its last chunk, so that a chunk that becomes free finds the
  *    holes beside it without a search.
  */
@@ -12,21 +12,30 @@
 
 #include <string.h>
 
-/* A search looks at so many holes of a bin, although the first one fits unless the bin is that of the request's own
- * length or the request is aligned. If no bin has a fitting one among these, the search looks at all. */
-#define LOOKS 8
+#define FAN ((size_t)1 << HP_TREE_FAN_SHIFT)
+#define BLOCKS_SHIFT (HP_PAGE_CHUNKS_SHIFT - HP_TREE_BLOCK_SHIFT) /* of a page */
 
 static size_t words(size_t bits)
 {
 	return (bits + 63) / 64;
 }
 
-size_t hp_tree_size(size_t pages)
+/* Entries of a level of the tree of maxima, up to a multiple of FAN. */
+static size_t entries(size_t pages, int level)
 {
-	return pages * (sizeof(struct hp_map512) + sizeof(uint32_t) + sizeof(uint16_t)) + words(pages) * 8;
+	return hp_round_up((pages << BLOCKS_SHIFT >> level * HP_TREE_FAN_SHIFT) + 1, FAN);
 }
 
-void hp_tree_init(struct hp_tree *t, size_t pages, void *memory, struct hp_hole *holes)
+size_t hp_tree_size(size_t pages)
+{
+	size_t size = pages * (sizeof(struct hp_map512) + sizeof(uint32_t) + sizeof(uint16_t)) + words(pages) * 8;
+
+	for (int i = 0; i < HP_TREE_LEVELS; i++)
+		size += entries(pages, i) * sizeof(uint32_t);
+	return size;
+}
+
+void hp_tree_init(struct hp_tree *t, size_t pages, void *memory, uint32_t *holes)
 {
 	char *m = memory;
 
@@ -35,121 +44,13 @@ void hp_tree_init(struct hp_tree *t, size_t pages, void *memory, struct hp_hole 
 	m += pages * sizeof *t->maps;
 	t->starts = (uint64_t *)m;
 	m += words(pages) * 8;
+	for (int i = 0; i < HP_TREE_LEVELS; i++) {
+		t->longest[i] = (uint32_t *)m;
+		m += entries(pages, i) * sizeof(uint32_t);
+	}
 	t->stamps = (uint32_t *)m;
 	m += pages * sizeof *t->stamps;
 	t->free = (uint16_t *)m;
-}
-
-/* ------------------------------------------------------------------ bins */
-
-unsigned hp_tree_bin(size_t len)
-{
-	unsigned shift;
-
-	if (len < 8)
-		return (unsigned)len;
-	if (len >= HP_TREE_LONG)
-		return HP_TREE_BINS - 1;
-	shift = 60 - (unsigned)__builtin_clzll(len);
-	return 8 * shift + (unsigned)(len >> shift);
-}
-
-static bool above(const struct hp_tree *t, size_t chunk)
-{
-	return chunk >> HP_PAGE_CHUNKS_SHIFT >= t->upper;
-}
-
-/* Make one tree of two, either of which may be 0. Each is a root, or will be made a child of one. */
-static uint32_t join(struct hp_hole *h, uint32_t a, uint32_t b)
-{
-	uint32_t low = HP_MIN(a, b), high = HP_MAX(a, b);
-
-	if (!low)
-		return high;
-	h[high].prev = low;
-	h[high].next = h[low].child;
-	if (h[low].child)
-		h[h[low].child].prev = high;
-	h[low].child = high;
-	return low;
-}
-
-/* Make one tree of siblings: join neighbours to pairs, then join the pairs, beginning with the last. */
-static uint32_t join_all(struct hp_hole *h, uint32_t first)
-{
-	uint32_t pairs = 0, root = 0;
-
-	while (first) {
-		uint32_t a = first, b = h[a].next, pair;
-
-		first = b ? h[b].next : 0;
-		pair = join(h, a, b);
-		h[pair].next = pairs;
-		pairs = pair;
-	}
-	while (pairs) {
-		uint32_t pair = pairs;
-
-		pairs = h[pair].next;
-		root = join(h, root, pair);
-	}
-	return root;
-}
-
-static void set_root(struct hp_tree *t, struct hp_bins *b, unsigned bin, uint32_t root)
-{
-	b->root[bin] = root;
-	if (root) {
-		t->holes[root].next = t->holes[root].prev = 0;
-		hp_bit_set(b->some, bin);
-	} else {
-		hp_bit_clear(b->some, bin);
-	}
-}
-
-static void insert(struct hp_tree *t, size_t chunk, size_t len)
-{
-	struct hp_bins *b = &t->bins[above(t, chunk)];
-	unsigned bin = hp_tree_bin(len);
-
-	t->holes[chunk + len - 1].len = (uint32_t)len;
-	t->holes[chunk].len = (uint32_t)len;
-	t->holes[chunk].child = 0;
-	set_root(t, b, bin, join(t->holes, b->root[bin], (uint32_t)chunk));
-}
-
-static void remove_hole(struct hp_tree *t, size_t chunk)
-{
-	struct hp_bins *b = &t->bins[above(t, chunk)];
-	struct hp_hole *h = t->holes, *gone = &h[chunk];
-	unsigned bin = hp_tree_bin(gone->len);
-	uint32_t rest = join_all(h, gone->child);
-
-	if (b->root[bin] != chunk) {
-		if (h[gone->prev].child == chunk)
-			h[gone->prev].child = gone->next;
-		else
-			h[gone->prev].next = gone->next;
-		if (gone->next)
-			h[gone->next].prev = gone->prev;
-		rest = join(h, b->root[bin], rest);
-	}
-	set_root(t, b, bin, rest);
-}
-
-/* The hole after this one in its bin: first a child, then a sibling, then its parent's sibling. 0: there is none. */
-static uint32_t next_in_bin(const struct hp_hole *h, uint32_t chunk)
-{
-	if (h[chunk].child)
-		return h[chunk].child;
-	while (!h[chunk].next) {
-		while (h[chunk].prev && h[h[chunk].prev].child != chunk)
-			chunk = h[chunk].prev;
-		chunk = h[chunk].prev;
-		if (!chunk)
-			return 0;
-	}
-	return h[chunk].next;
 }
 
 /* ------------------------------------------------------------------ maps */
@@ -204,71 +105,132 @@ static void mark(struct hp_tree *t, size_t chunk, size_t count, bool free)
 	}
 }
 
+/* ------------------------------------------------------------------ the longest holes */
+
+/* The chunks of a block at which holes begin, a bit for each. */
+static uint64_t holes_in(const struct hp_tree *t, size_t block)
+{
+	const size_t page = block >> BLOCKS_SHIFT, start = block << HP_TREE_BLOCK_SHIFT;
+	const bool begins = is_border(t, start) || !is_free(t, start - 1);
+	uint64_t w;
+
+	if (!t->free[page])
+		return 0;
+	if (t->free[page] == HP_PAGE_CHUNKS)
+		return begins && !(block & ((1 << BLOCKS_SHIFT) - 1));
+	w = t->maps[page].w[block & ((1 << BLOCKS_SHIFT) - 1)];
+	return w & ~(w << 1 | !begins);
+}
+
+/* A hole of `len` chunks begins here. */
+static void longer(struct hp_tree *t, size_t chunk, uint32_t len)
+{
+	size_t i = chunk >> HP_TREE_BLOCK_SHIFT;
+
+	for (int level = 0; level < HP_TREE_LEVELS && t->longest[level][i] < len; level++) {
+		t->longest[level][i] = len;
+		i >>= HP_TREE_FAN_SHIFT;
+	}
+}
+
+/* A hole of `len` chunks that began here is gone, or has become shorter. */
+static void shorter(struct hp_tree *t, size_t chunk, uint32_t len)
+{
+	size_t i = chunk >> HP_TREE_BLOCK_SHIFT;
+	uint32_t max = 0;
+
+	if (t->longest[0][i] != len)
+		return;
+	for (uint64_t w = holes_in(t, i); w; w &= w - 1)
+		max = HP_MAX(max, t->holes[i << HP_TREE_BLOCK_SHIFT | (size_t)__builtin_ctzll(w)]);
+	for (int level = 0; level < HP_TREE_LEVELS && t->longest[level][i] == len && max < len; level++) {
+		const uint32_t *first = &t->longest[level][i & ~(FAN - 1)];
+
+		t->longest[level][i] = max;
+		for (size_t k = 0; k < FAN; k++)
+			max = HP_MAX(max, first[k]);
+		i >>= HP_TREE_FAN_SHIFT;
+	}
+}
+
+/* The first block of [block, end) in which a hole of n chunks or more begins; `end` or more: there is none. */
+static size_t find_block(const struct hp_tree *t, size_t block, size_t end, size_t n)
+{
+	size_t i = block;
+	int level = 0;
+
+	while (i << level * HP_TREE_FAN_SHIFT < end) {
+		while (!(i & (FAN - 1)) && (i + FAN) << level * HP_TREE_FAN_SHIFT < end) {
+			i >>= HP_TREE_FAN_SHIFT;
+			level++;
+		}
+		while (t->longest[level][i] >= n) {
+			if (!level)
+				return i;
+			level--;
+			i <<= HP_TREE_FAN_SHIFT;
+		}
+		i++;
+	}
+	return end;
+}
+
 /* ------------------------------------------------------------------ changes and searches */
+
+/* [chunk, end) is a hole now. */
+static void set_hole(struct hp_tree *t, size_t chunk, size_t end)
+{
+	t->holes[chunk] = t->holes[end - 1] = (uint32_t)(end - chunk);
+	longer(t, chunk, (uint32_t)(end - chunk));
+}
 
 void hp_tree_free(struct hp_tree *t, size_t chunk, size_t count)
 {
 	size_t end = chunk + count, from = chunk, page_end = ((end - 1) >> HP_PAGE_CHUNKS_SHIFT) + 1;
+	uint32_t right = 0;
 	size_t *used = page_end > t->upper ? &t->upper_used : &t->used;
 
 	*used = HP_MAX(*used, page_end);
 	mark(t, chunk, count, true);
-	if (!is_border(t, chunk) && is_free(t, chunk - 1)) {
-		from = chunk - t->holes[chunk - 1].len;
-		remove_hole(t, from);
-	}
+	if (!is_border(t, chunk) && is_free(t, chunk - 1))
+		from = chunk - t->holes[chunk - 1];
 	for (size_t p = (chunk >> HP_PAGE_CHUNKS_SHIFT) + 1; p < page_end; p++)
 		if (hp_bit(t->starts, p)) {
-			insert(t, from, (p << HP_PAGE_CHUNKS_SHIFT) - from);
+			set_hole(t, from, p << HP_PAGE_CHUNKS_SHIFT);
 			from = p << HP_PAGE_CHUNKS_SHIFT;
 		}
-	if (is_free(t, end) && !is_border(t, end)) {
-		size_t len = t->holes[end].len;
-
-		remove_hole(t, end);
-		end += len;
-	}
-	insert(t, from, end - from);
+	if (is_free(t, end) && !is_border(t, end))
+		right = t->holes[end];
+	set_hole(t, from, end + right);
+	if (right)
+		shorter(t, end, right);
 }
 
 void hp_tree_take(struct hp_tree *t, size_t chunk, size_t count)
 {
-	size_t from = first_of(t, chunk), end = from + t->holes[from].len, to = chunk + count;
+	size_t from = first_of(t, chunk), end = from + t->holes[from], to = chunk + count;
 
 	HP_ASSERT(to <= end);
-	remove_hole(t, from);
-	if (from < chunk)
-		insert(t, from, chunk - from);
-	if (to < end)
-		insert(t, to, end - to);
 	mark(t, chunk, count, false);
+	if (from < chunk)
+		set_hole(t, from, chunk);
+	if (to < end)
+		set_hole(t, to, end);
+	shorter(t, from, (uint32_t)(end - from));
 }
 
 size_t hp_tree_find(const struct hp_tree *t, bool upper, size_t n, size_t align, size_t phase)
 {
-	const struct hp_bins *b = &t->bins[upper];
-	size_t most = LOOKS;
-	bool all = false;
+	const size_t end = (upper ? t->upper_used : t->used) << BLOCKS_SHIFT;
 
-	while (!all) {
-		all = true;
-		for (size_t bin = hp_tree_bin(n); bin < HP_TREE_BINS; bin++) {
-			size_t looks = 0;
+	for (size_t b = upper ? t->upper << BLOCKS_SHIFT : 0; (b = find_block(t, b, end, n)) < end; b++)
+		for (uint64_t w = holes_in(t, b); w; w &= w - 1) {
+			const size_t c = b << HP_TREE_BLOCK_SHIFT | (size_t)__builtin_ctzll(w);
+			const size_t at = hp_round_up(c + phase, align) - phase;
 
-			bin = hp_bits_find(b->some, bin, HP_TREE_BINS, true);
-			for (uint32_t c = bin < HP_TREE_BINS ? b->root[bin] : 0; c; c = next_in_bin(t->holes, c)) {
-				size_t at = hp_round_up(c + phase, align) - phase;
-
-				if (at + n <= c + t->holes[c].len)
-					return at;
-				if (++looks == most) {
-					all = false;
-					break;
-				}
-			}
+			if (at + n <= c + t->holes[c])
+				return at;
 		}
-		most = SIZE_MAX;
-	}
 	return 0;
 }
 

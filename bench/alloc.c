@@ -483,12 +483,47 @@ static void grow(const char *name, const char *which, UNUSED const char *b)
 
 /* ------------------------------------------------------------------ peak and decay */
 
+/* Textbook first fit with immediate coalescing, simulated: live buffers by address, each in the lowest gap that fits. */
+static struct {
+	struct {
+		size_t start, end, of; /* of: the number of the live buffer */
+	} at[LIVE];
+	size_t count, end_most;
+} textbook;
+
+static void textbook_replace(size_t of, size_t size)
+{
+	size_t i = 0, start = 0;
+
+	size = (size + 15) & ~(size_t)15;
+	for (; i < textbook.count && textbook.at[i].of != of; i++)
+		;
+	if (i < textbook.count)
+		memmove(&textbook.at[i], &textbook.at[i + 1], (--textbook.count - i) * sizeof textbook.at[0]);
+	for (i = 0; i < textbook.count && textbook.at[i].start - start < size; i++)
+		start = textbook.at[i].end;
+	memmove(&textbook.at[i + 1], &textbook.at[i], (textbook.count++ - i) * sizeof textbook.at[0]);
+	textbook.at[i].start = start;
+	textbook.at[i].end = start + size;
+	textbook.at[i].of = of;
+	if (start + size > textbook.end_most)
+		textbook.end_most = start + size;
+}
+
+/* The addresses in which buffers were. */
+static uintptr_t lowest = UINTPTR_MAX, highest;
+
 static void replace_counted(size_t i, size_t size)
 {
 	live_bytes += size - live[i].size;
 	replace(i, size, true);
+	textbook_replace(i, size);
 	if (live_bytes > live_peak)
 		live_peak = live_bytes;
+	if ((uintptr_t)live[i].p < lowest)
+		lowest = (uintptr_t)live[i].p;
+	if ((uintptr_t)live[i].p + size > highest)
+		highest = (uintptr_t)live[i].p + size;
 }
 
 /* Replace one of `count` live buffers after the other, in order or at random. Returns the most that was resident. */
@@ -518,7 +553,7 @@ static void peak(const char *name, const char *which, UNUSED const char *b)
 {
 	uint64_t rng = seed;
 	int replacements = quick ? 4000 : 20000;
-	double most = 0;
+	double most = 0, spread;
 
 	if (which && strcmp(which, "fifo") && strcmp(which, "phases"))
 		err(1, "%s", which);
@@ -533,6 +568,8 @@ static void peak(const char *name, const char *which, UNUSED const char *b)
 			most = fmax(most, churn(&rng, replacements / 7, LIVE / 2, false));
 		}
 	say(name, ".resident-over-live", most / (double)live_peak, "x");
+	spread = (double)(highest - lowest) / (double)textbook.end_most;
+	say(name, ".addresses-over-first-fit", spread > 100 ? NAN : spread, "x"); /* NAN: in places far apart */
 	if (which)
 		return;
 	for (size_t i = 0; i < LIVE; i++)

@@ -21,7 +21,7 @@ static void fresh_tree(void)
 	free(holes);
 	free(naive);
 	memory = calloc(1, hp_tree_size(PAGES));
-	holes = malloc(SPAN_CHUNKS * sizeof(struct hp_hole));
+	holes = malloc(SPAN_CHUNKS * sizeof(uint32_t));
 	naive = calloc(1, SPAN_CHUNKS);
 	memset(starts, 0, sizeof starts);
 	hp_tree_init(&tree, PAGES, memory, holes);
@@ -40,74 +40,40 @@ static size_t naive_hole(size_t from, size_t *ret_start)
 	return end - c;
 }
 
-static bool fits(size_t start, size_t len, size_t n, size_t align, size_t phase)
+/* The lowest n chunks of a hole whose first one, plus `phase`, is a multiple of `align`; 0: there are none. */
+static size_t naive_find(size_t n, size_t align, size_t phase)
 {
-	return (start + phase + align - 1) / align * align - phase + n <= start + len;
-}
-
-/* What a search says: it finds a hole if one fits. It is the lowest of its bin, if that is not the request's own and the
- * alignment is 1. No bin between the two has a hole then. */
-static void check_search(size_t n, size_t align, size_t phase)
-{
-	size_t at = hp_tree_find(&tree, false, n, align, phase), start, len, own_len = 0, own_start = 0;
-	bool any = false;
-	unsigned bin;
+	size_t start, len, at;
 
 	for (size_t c = 0; (len = naive_hole(c, &start)) != 0; c = start + len) {
-		any = any || fits(start, len, n, align, phase);
-		if (at >= start && at < start + len) {
-			own_start = start;
-			own_len = len;
-		}
+		at = (start + phase + align - 1) / align * align - phase;
+		if (at + n <= start + len)
+			return at;
 	}
-	EXPECT_EQ(at != 0, any);
-	if (!at)
-		return;
-	EXPECT_EQ((at + phase) % align, 0);
-	EXPECT(at - own_start < align);
-	EXPECT(at + n <= own_start + own_len);
-	bin = hp_tree_bin(own_len);
-	EXPECT(bin >= hp_tree_bin(n));
-	if (align > 1 || bin == hp_tree_bin(n))
-		return;
-	for (size_t c = 0; (len = naive_hole(c, &start)) != 0; c = start + len) {
-		if (hp_tree_bin(len) == bin)
-			EXPECT(start >= own_start);
-		EXPECT(hp_tree_bin(len) <= hp_tree_bin(n) || hp_tree_bin(len) >= bin);
-	}
-}
-
-/* Count the holes of a bin's tree, and check their order. */
-static size_t count_holes(unsigned bin, uint32_t first, uint32_t above)
-{
-	size_t n = 0;
-	uint32_t prev = above;
-
-	for (uint32_t c = first; c; prev = c, c = tree.holes[c].next) {
-		const struct hp_hole *h = &tree.holes[c];
-
-		EXPECT(c > above);
-		EXPECT_EQ(h->prev, prev);
-		EXPECT_EQ(hp_tree_bin(h->len), bin);
-		EXPECT_EQ(tree.holes[c + h->len - 1].len, h->len);
-		n += 1 + count_holes(bin, h->child, c);
-	}
-	return n;
+	return 0;
 }
 
 static void check_tree(void)
 {
-	size_t expected = 0, found = 0, start, len;
+	static uint32_t longest[SPAN_CHUNKS / 64];
+	size_t start, len;
 
+	memset(longest, 0, sizeof longest);
 	for (size_t c = 0; (len = naive_hole(c, &start)) != 0; c = start + len) {
-		EXPECT_EQ(tree.holes[start].len, len);
-		expected++;
+		EXPECT_EQ(tree.holes[start], len);
+		EXPECT_EQ(tree.holes[start + len - 1], len);
+		longest[start / 64] = HP_MAX(longest[start / 64], (uint32_t)len);
 	}
-	for (unsigned bin = 0; bin < HP_TREE_BINS; bin++) {
-		EXPECT_EQ(hp_bit(tree.bins[0].some, bin), tree.bins[0].root[bin] != 0);
-		found += count_holes(bin, tree.bins[0].root[bin], 0);
-	}
-	EXPECT_EQ(found, expected);
+	EXPECT(!memcmp(longest, tree.longest[0], sizeof longest));
+	for (unsigned level = 1; level < HP_TREE_LEVELS; level++)
+		for (size_t i = 0; i <= SPAN_CHUNKS / (size_t)64 >> level * HP_TREE_FAN_SHIFT; i++) {
+			const uint32_t *below = &tree.longest[level - 1][i << HP_TREE_FAN_SHIFT];
+			uint32_t max = 0;
+
+			for (unsigned k = 0; k < 1u << HP_TREE_FAN_SHIFT; k++)
+				max = HP_MAX(max, below[k]);
+			EXPECT_EQ(tree.longest[level][i], max);
+		}
 	for (size_t p = 0; p < PAGES; p++) {
 		size_t free_chunks = 0;
 
@@ -148,7 +114,7 @@ TEST(searches_and_holes_agree_with_a_byte_map)
 		size_t n = random_size(), align = rnd(4) ? 1 : (size_t)1 << rnd(12), phase = rnd(2) ? 0 : rnd(SPAN_CHUNKS), at;
 
 		if (i % 64 == 0)
-			check_search(n, align, phase);
+			EXPECT_EQ(hp_tree_find(&tree, false, n, align, phase), naive_find(n, align, phase));
 		if (i % 1024 == 0)
 			check_tree();
 		at = hp_tree_find(&tree, false, n, align, phase);
@@ -193,30 +159,27 @@ TEST(searches_and_holes_agree_with_a_byte_map)
 	EXPECT(found > 1000 && middles > 100);
 }
 
-TEST(longer_holes_have_no_lower_bin_and_the_bins_are_eighths)
+TEST(the_lowest_hole_that_fits_is_taken_although_a_higher_one_is_tighter)
 {
-	for (size_t len = 1; len < 70000; len++) {
-		unsigned bin = hp_tree_bin(len);
-
-		EXPECT(bin < HP_TREE_BINS);
-		EXPECT(hp_tree_bin(len + 1) == bin || hp_tree_bin(len + 1) == bin + 1);
-		if (len >= 8 && len < HP_TREE_LONG)
-			EXPECT(hp_tree_bin(len + HP_MAX(len / 8, 1u)) > bin);
-	}
-	EXPECT(hp_tree_bin(HP_TREE_LONG - 1) == HP_TREE_BINS - 2 && hp_tree_bin(SIZE_MAX >> 12) == HP_TREE_BINS - 1);
+	fresh_tree();
+	set(512, 256, true); /* 1 MiB */
+	set(512 + 300, 16, true); /* 64 KiB, and only this many */
+	EXPECT_EQ(hp_tree_find(&tree, false, 16, 1, 0), 512);
+	set(512, 256, false);
+	EXPECT_EQ(hp_tree_find(&tree, false, 16, 1, 0), 512 + 300);
 }
 
-/* Many holes of the request's bin are a little too short, and the highest is long enough. */
-TEST(a_hole_that_fits_is_found_behind_any_number_of_others_of_its_bin)
+/* Each hole but the highest is a little too short, or long enough but not where the alignment is. */
+TEST(a_hole_that_fits_is_found_behind_any_number_of_others)
 {
 	fresh_tree();
 	for (size_t i = 0; i < 1000; i++)
-		set(512 + i * 200, 100, true);
-	set(512 + 1000 * 200, 103, true);
-	EXPECT_EQ(hp_tree_bin(100), hp_tree_bin(103));
-	EXPECT_EQ(hp_tree_find(&tree, false, 103, 1, 0), 512 + 1000 * 200);
+		set(512 + 1 + i * 256, 100, true);
+	set(512 + 1000 * 256, 103, true);
+	EXPECT_EQ(hp_tree_find(&tree, false, 103, 1, 0), 512 + 1000 * 256);
 	EXPECT_EQ(hp_tree_find(&tree, false, 104, 1, 0), 0);
-	EXPECT_EQ(hp_tree_find(&tree, false, 97, 1, 0), 512);
+	EXPECT_EQ(hp_tree_find(&tree, false, 97, 1, 0), 512 + 1);
+	EXPECT_EQ(hp_tree_find(&tree, false, 97, 256, 0), 512 + 1000 * 256);
 	check_tree();
 }
 
