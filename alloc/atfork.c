@@ -142,9 +142,9 @@ static void heap_prefork(void)
 		hp_fork_leave();
 		return;
 	}
-	hp_lists_clear();
 	/* After this, every other thread waits for the lock, or hp_cache_unsettled() says that one may be busy. */
 	hp_cache_steal(false, 0);
+	hp_lists_clear();
 	begun_ns = hp_clock_ns();
 	if (moves)
 		moved = hp_move();
@@ -223,11 +223,7 @@ static void rebuild_tree(void)
 			       !hp_tree_free_after(&hp_span.tree, c + n, 1))
 				n++;
 		if (s == HP_CHUNK_FREE || s == HP_CHUNK_LISTED) {
-			/* Another thread may have been about to split a listed buffer; then there is a word inside the
-			 * buffer. */
-			for (size_t i = c; i < c + n; i++)
-				if (hp_chunk_get(i))
-					hp_chunk_set(i, 0);
+			hp_chunk_set(c, 0);
 			hp_chunks_free(c, n);
 		} else {
 			taken += n;

@@ -18,94 +18,76 @@ HP_TLS struct hp_cache *hp_cache_self = &hp_cache_none;
 extern HP_TLS struct hp_cache *hugepin_cache_self_
 	__attribute__((alias("hp_cache_self"), visibility("default"))); /* fast.h */
 HP_TLS struct hp_cache *hp_cache_aside;
-size_t hp_shared_listed;
+hp_stack hp_shared[HP_CLASSES];
 
 static HP_TLS bool exiting; /* destructors of this thread may still call us: they get no cache again */
 static HP_TLS bool keyed; /* exit_key is set for this thread */
-
-static struct hp_keys shared_keys;
-static uint32_t shared_head[HP_SLOT_MAX + 1];
 
 static struct hp_cache *registered, *spare;
 static pthread_key_t exit_key;
 static bool exit_key_made, membarrier_ready;
 static bool unsettled; /* in the last hp_cache_steal(), the owner of some cache may have been active */
 
-/* A listed buffer longer than the request is split if the rest is at most one part in so many of the request. */
-#define SPLIT_SHARE 8
-
 /* ------------------------------------------------------------------ lists */
 
-static void keys_set(struct hp_keys *k, size_t n)
+/* Take the first buffer out of one of the owner's lists if it fits. */
+static size_t list_pop(struct hp_cache *c, unsigned class, size_t n, size_t align, uint32_t *ret_count)
 {
-	hp_bit_set(k->all, n);
-	hp_bit_set(k->some, n >> 6);
-}
+	const size_t chunk = c->head[class];
+	const uint64_t w = hp_chunk_get(chunk); /* of chunk 0: 0 */
 
-static void keys_clear(struct hp_keys *k, size_t n)
-{
-	hp_bit_clear(k->all, n);
-	if (!k->all[n >> 6])
-		hp_bit_clear(k->some, n >> 6);
-}
-
-/* The lowest key of a non-empty list at or above `from`; 0: none. */
-static size_t keys_next(const struct hp_keys *k, size_t from)
-{
-	size_t words = sizeof k->all / sizeof *k->all;
-	size_t n = hp_bits_find(k->all, from, (from | 63) + 1, true);
-
-	if (n <= (from | 63))
-		return n;
-	n = hp_bits_find(k->some, (from >> 6) + 1, words, true);
-	return n < words ? n << 6 | (size_t)__builtin_ctzll(k->all[n]) : 0;
-}
-
-/* The first chunk of the first buffer of n chunks, which becomes LIVE; 0: it is not aligned, or there is none. */
-static size_t list_pop(struct hp_keys *k, uint32_t *head, size_t n, size_t align)
-{
-	size_t chunk = head[n];
-
-	if (!chunk || hp_chunk_addr(chunk) & (align - 1))
+	if (!hp_chunk_fits(chunk, w, n, align))
 		return 0;
-	head[n] = HP_CHUNK_LINK(hp_chunk_get(chunk));
-	if (!head[n])
-		keys_clear(k, n);
-	hp_chunk_set(chunk, HP_CHUNK_WORD(n, HP_CHUNK_LIVE));
+	c->head[class] = HP_CHUNK_LINK(w);
+	*ret_count = HP_CHUNK_COUNT(w);
+	c->listed -= *ret_count;
 	return chunk;
 }
 
-static void list_push(struct hp_keys *k, uint32_t *head, size_t chunk, size_t n)
+static size_t shared_pop(unsigned class, size_t n, size_t align, uint32_t *ret_count)
 {
-	hp_chunk_set(chunk, (uint64_t)head[n] << 32 | HP_CHUNK_WORD(n, HP_CHUNK_LISTED));
-	if (!head[n])
-		keys_set(k, n);
-	head[n] = (uint32_t)chunk;
+	const size_t chunk = hp_stack_pop(&hp_shared[class], n, align, ret_count);
+
+	if (chunk) {
+		HP_STAT_COUNT(listed_bytes, -((uint64_t)*ret_count << HP_CHUNK_SHIFT));
+		HP_STAT_COUNT(relisted, 1);
+	}
+	return chunk;
 }
 
-/* As list_pop(), but if that list is empty, split the next larger buffer, and put its tail in the list of that size. */
-static size_t list_split(struct hp_keys *k, uint32_t *head, size_t n, size_t align)
+HP_DIRECT size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align)
 {
-	size_t from = head[n] ? n : keys_next(k, n), chunk;
+	const unsigned class = hp_class_of((uint32_t)n);
+	uint32_t count = 0;
+	size_t chunk;
 
-	if (!from || from > n + n / SPLIT_SHARE)
-		return 0;
-	if (from == n)
-		return list_pop(k, head, n, align);
-	if (n & (hp_base_chunks() - 1)) /* the tail would begin within a base page */
-		return 0;
-	chunk = head[from];
-	if (hp_chunk_addr(chunk) & (align - 1))
-		return 0;
-	head[from] = HP_CHUNK_LINK(hp_chunk_get(chunk));
-	if (!head[from])
-		keys_clear(k, from);
-	list_push(k, head, chunk + n, from - n);
-	hp_pages_note_buffer(chunk + n, from - n);
-	/* release: whoever sees the shorter head also sees the tail's word; pairs with hp_chunk_follow(). The copy of
-	 * the words that a child of fork gets may have the tail's word and the longer head: see rebuild_tree(). */
-	atomic_store_explicit(hp_chunk_at(&hp_span, chunk), HP_CHUNK_WORD(n, HP_CHUNK_LIVE), memory_order_release);
+	if ((chunk = list_pop(c, class, n, align, &count)) || (chunk = list_pop(c, class + 1, n, align, &count)) ||
+	    (chunk = shared_pop(class, n, align, &count)) || (chunk = shared_pop(class + 1, n, align, &count)))
+		hp_chunk_set(chunk, HP_CHUNK_WORD(count, HP_CHUNK_LIVE));
 	return chunk;
+}
+
+HP_DIRECT void hp_cache_push(struct hp_cache *c, void *p, hp_chunk *word, uint32_t w)
+{
+	const uint32_t before = hp_cache_slot(c);
+
+	if (before > HP_LIST_MAX - c->listed) {
+		/* count first, so that nobody who takes the buffer makes the sum negative */
+		HP_STAT_COUNT(listed_bytes, (uint64_t)before << HP_CHUNK_SHIFT);
+		hp_stack_push(&hp_shared[hp_class_of(before)], hp_cache_slot_first(c), c->slot_chunk, before);
+	} else if (before) {
+		uint32_t *head = &c->head[hp_class_of(before)];
+
+		atomic_store_explicit(c->slot_chunk, (uint64_t)*head << 32 | HP_CHUNK_WORD(before, HP_CHUNK_LISTED),
+				      memory_order_relaxed);
+		*head = (uint32_t)hp_cache_slot_first(c);
+		c->listed += before;
+	}
+	atomic_store_explicit(word, w ^ HP_CHUNK_LIVE ^ HP_CHUNK_LISTED, memory_order_relaxed);
+	c->slot_ptr = p;
+	c->slot_chunk = word;
+	c->slot_word = w;
+	atomic_store_explicit(&c->slot.n, HP_CHUNK_COUNT(w), memory_order_relaxed);
 }
 
 /* Give a listed buffer to the tree. No list has a buffer on a page that leaves the pool. */
@@ -115,114 +97,48 @@ static void give_to_tree(size_t chunk, size_t n)
 	HP_ASSERT(!hp_span.page[hp_page_of(chunk + n - 1)].leaves);
 	hp_chunk_set(chunk, 0);
 	hp_tree_free(&hp_span.tree, chunk, n);
+	HP_STAT_ADD(taken_bytes, -((uint64_t)n << HP_CHUNK_SHIFT));
 	HP_STAT_ADD(cleared, 1);
 }
 
 /* Give a whole list to the tree. Returns the number of chunks. */
-static size_t list_clear(struct hp_keys *k, uint32_t *head, size_t n)
+static size_t list_clear(size_t chunk)
 {
-	size_t chunk = head[n], total = 0;
+	size_t total = 0, next;
 
-	while (chunk) {
-		size_t next = HP_CHUNK_LINK(hp_chunk_get(chunk));
+	for (; chunk; chunk = next) {
+		const uint64_t w = hp_chunk_get(chunk);
 
-		give_to_tree(chunk, n);
-		total += n;
-		chunk = next;
+		next = HP_CHUNK_LINK(w);
+		total += HP_CHUNK_COUNT(w);
+		give_to_tree(chunk, HP_CHUNK_COUNT(w));
 	}
-	head[n] = 0;
-	keys_clear(k, n);
-	HP_STAT_ADD(taken_bytes, -(total << HP_CHUNK_SHIFT));
 	return total;
 }
 
-HP_DIRECT size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align)
+bool hp_shared_clear(void)
 {
-	size_t chunk = n <= HP_LIST_MAX ? list_split(&c->keys, c->head, n, align) : 0;
+	size_t total = 0;
 
-	if (chunk)
-		c->listed -= (uint32_t)n;
-	return chunk;
-}
-
-HP_DIRECT bool hp_cache_push(struct hp_cache *c, void *p, hp_chunk *word, uint32_t n)
-{
-	uint32_t before = hp_cache_slot(c);
-
-	if (before > HP_LIST_MAX - c->listed)
+	if (!HP_STAT_GET(listed_bytes))
 		return false;
-	if (before)
-		list_push(&c->keys, c->head, hp_cache_slot_first(c), before);
-	c->listed += before;
-	hp_cache_fill_slot(c, p, word, n);
-	return true;
-}
-
-size_t hp_shared_pop(size_t n, size_t align)
-{
-	size_t chunk = n <= HP_SLOT_MAX ? list_split(&shared_keys, shared_head, n, align) : 0;
-
-	if (chunk) {
-		hp_shared_listed -= n;
-		HP_STAT(listed_bytes) = hp_shared_listed << HP_CHUNK_SHIFT;
-		HP_STAT_ADD(relisted, 1);
-	}
-	return chunk;
-}
-
-void hp_shared_push(size_t chunk, uint32_t n)
-{
-	list_push(&shared_keys, shared_head, chunk, n);
-	hp_shared_listed += n;
-	HP_STAT(listed_bytes) = hp_shared_listed << HP_CHUNK_SHIFT;
-}
-
-void hp_shared_clear(void)
-{
-	if (!hp_shared_listed)
-		return;
-	for (size_t n = 0; (n = keys_next(&shared_keys, n + 1)) != 0;)
-		list_clear(&shared_keys, shared_head, n);
-	hp_shared_listed = 0;
-	HP_STAT(listed_bytes) = 0;
-}
-
-/* ------------------------------------------------------------------ a thread's cache */
-
-static void spill_lists(struct hp_cache *c)
-{
-	for (size_t n = 0; c->listed > HP_LIST_MAX / 2 && (n = keys_next(&c->keys, n + 1)) != 0;) {
-		while (c->head[n] && c->listed > HP_LIST_MAX / 2)
-			hp_shared_push(hp_cache_pop(c, n, 1), (uint32_t)n);
-	}
-}
-
-void hp_cache_spill(struct hp_cache *c, size_t chunk, uint32_t n)
-{
-	uint32_t before = hp_cache_slot(c);
-
-	if (before > HP_LIST_MAX - c->listed)
-		spill_lists(c);
-	if (before > HP_LIST_MAX - c->listed) { /* longer than half of what lists may hold */
-		hp_shared_push(hp_cache_slot_first(c), before);
-		atomic_store_explicit(&c->slot.n, 0, memory_order_relaxed);
-	}
-	hp_cache_push(c, (void *)hp_chunk_addr(chunk), hp_chunk_at(&hp_span, chunk), n);
+	for (unsigned i = 0; i < HP_CLASSES; i++)
+		total += list_clear(hp_stack_take(&hp_shared[i]));
+	HP_STAT_COUNT(listed_bytes, -((uint64_t)total << HP_CHUNK_SHIFT));
+	return total;
 }
 
 void hp_cache_clear(struct hp_cache *c)
 {
-	uint32_t n = hp_cache_slot(c);
+	const uint32_t n = hp_cache_slot(c);
 
-	if (n) {
+	if (n)
 		give_to_tree(hp_cache_slot_first(c), n);
-		HP_STAT_ADD(taken_bytes, -((uint64_t)n << HP_CHUNK_SHIFT));
-		atomic_store_explicit(&c->slot.n, 0, memory_order_relaxed);
+	atomic_store_explicit(&c->slot.n, 0, memory_order_relaxed);
+	for (unsigned i = 0; c->listed && i < HP_CLASSES; i++) {
+		c->listed -= (uint32_t)list_clear(c->head[i]);
+		c->head[i] = 0;
 	}
-	if (c->listed)
-		for (size_t key = 0; (key = keys_next(&c->keys, key + 1)) != 0;)
-			list_clear(&c->keys, c->head, key);
-	c->listed = 0;
 }
 
 void hp_cache_admit(struct hp_cache *c)
@@ -289,8 +205,8 @@ void hp_cache_init(void)
 static struct hp_cache *map_caches(void)
 {
 	/* Caches do not begin at the start of a page, for the same reason as at HP_CHUNK_SKEW (pages.h). */
-	enum { BATCH = 8, SKEW = 1088, STRIDE = (sizeof(struct hp_cache) + SKEW + 4095) / 4096 * 4096 };
-	char *m = hp_meta_map(BATCH * STRIDE);
+	enum { BATCH = 7, SKEW = 512, STRIDE = sizeof(struct hp_cache) };
+	char *m = hp_meta_map(BATCH * STRIDE + SKEW);
 	struct hp_cache *first = NULL;
 
 	for (int i = 0; m && i < BATCH; i++) {
@@ -443,10 +359,9 @@ void hp_cache_child(void)
 	}
 	registered = hp_cache_self == &hp_cache_none ? NULL : hp_cache_self;
 	HP_STAT(threads) = registered != NULL;
-	if (hp_shared_listed) { /* otherwise they are empty, and writing would copy 16 pages for each child */
-		memset(&shared_keys, 0, sizeof shared_keys);
-		memset(shared_head, 0, sizeof shared_head);
-		hp_shared_listed = 0;
-	}
+	for (unsigned i = 0; i < HP_CLASSES; i++)
+		/* relaxed: there is no other thread. A store would copy the page for each child. */
+		if (atomic_load_explicit(&hp_shared[i], memory_order_relaxed))
+			atomic_store_explicit(&hp_shared[i], 0, memory_order_relaxed);
 	HP_STAT(listed_bytes) = 0;
 }

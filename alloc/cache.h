@@ -1,7 +1,9 @@
 /*
  * Caches of freed buffers, which are not yet coalesced with their free neighbours in the tree. Each thread has a slot
- * for the buffer that it freed last, and small lists; behind these are the shared lists. All lists are keyed by the
- * exact number of chunks. A buffer that is little longer than a request is split.
+ * for the buffer that it freed last, and lists; behind these are shared lists, which are stacks without a lock
+ * (stack.h). Lists are by class, sixteen for each power of two of a buffer's chunks. A request takes the first buffer of
+ * its own class or of the next one, as a whole, if that is not shorter than the request and at most a sixteenth longer.
+ * All lists are last in, first out.
  *
  * A thread works on its own cache without a lock, and another thread may empty the cache of an idle thread:
  *	owner:	busy = 1; read limit, slot and lists; change them; busy = 0
@@ -16,24 +18,28 @@
 #ifndef HP_ALLOC_CACHE_H
 #define HP_ALLOC_CACHE_H
 
-#include "alloc/pages.h"
+#include "alloc/stack.h"
 #include "base/barrier.h"
 
 enum {
-	HP_SLOT_MAX = 64 << (20 - HP_CHUNK_SHIFT), /* chunks: the largest buffer that a slot or a shared list keeps */
-	/* chunks: the largest buffer in a thread's lists, and the most chunks in all of them */
-	HP_LIST_MAX = 16 << (20 - HP_CHUNK_SHIFT),
-	HP_LISTED_MISS = 4 << (20 - HP_CHUNK_SHIFT), /* chunks: if lists hold more than this, a miss empties them */
+	HP_SLOT_MAX = 64 << (20 - HP_CHUNK_SHIFT), /* chunks: the largest buffer that a slot or a list keeps */
+	HP_LIST_MAX = 16 << (20 - HP_CHUNK_SHIFT), /* chunks: the most in all lists of a thread */
 	/* chunks: if lists hold more than this, a miss of a longer buffer empties them, because filling such a buffer
 	 * takes longer than emptying lists */
-	HP_LISTED_LARGE = HP_LISTED_MISS / 8,
+	HP_LISTED_LARGE = (512 << 10) >> HP_CHUNK_SHIFT,
+	HP_CLASS_SHIFT = 4, /* 1 << HP_CLASS_SHIFT classes for each power of two */
+	/* the class of HP_SLOT_MAX is the last but one */
+	HP_CLASSES = ((14 - HP_CLASS_SHIFT) << HP_CLASS_SHIFT) + (1 << HP_CLASS_SHIFT) + 2,
 };
+_Static_assert(HP_SLOT_MAX == 1 << 14, "HP_CLASSES counts the classes up to it");
 
-/* The numbers of chunks whose lists are not empty. */
-struct hp_keys {
-	uint64_t some[HP_SLOT_MAX / 64 / 64 + 1]; /* bit w: word w of `all` is not zero */
-	uint64_t all[HP_SLOT_MAX / 64 + 1];
-};
+/* The class of a buffer of so many chunks. */
+static inline unsigned hp_class_of(uint32_t n)
+{
+	unsigned shift = 31 - HP_CLASS_SHIFT - (unsigned)__builtin_clz(n | 1 << HP_CLASS_SHIFT);
+
+	return (shift << HP_CLASS_SHIFT) + (n >> shift);
+}
 
 struct hp_cache {
 	/* The fast paths of malloc and free touch the members up to `listed`. relaxed: a spare cache has no thread
@@ -49,6 +55,7 @@ struct hp_cache {
 	void *slot_ptr;
 	/* relaxed: the owner, inside; a store of the whole word, or hp_cache_leave(), tells a thief */
 	hp_chunk *slot_chunk;
+	uint32_t slot_word; /* the lower half of the word that the buffer has when it is LIVE */
 	uint32_t listed; /* chunks in the lists */
 
 	/* Protected by hp_heap_lock: next, tid and asked. */
@@ -56,9 +63,8 @@ struct hp_cache {
 	uint32_t tid; /* the kernel's id of the cache's thread; 0: not known */
 	bool asked; /* the last tick set limit to 0, and the owner has made no slow call since */
 
-	/* The owner's, by the protocol at the head of this file: keys and head. */
-	struct hp_keys keys;
-	uint32_t head[HP_LIST_MAX + 1]; /* first chunk of the first buffer, 0: none */
+	/* The owner's, by the protocol at the head of this file. By class: the first chunk of the first buffer, 0: none. */
+	uint32_t head[HP_CLASSES];
 };
 
 /* This thread's cache. Before the first slow call, and after thread exit, this is hp_cache_none, whose limit is always
@@ -119,49 +125,16 @@ static inline size_t hp_cache_slot_first(const struct hp_cache *c)
 	return ((uintptr_t)c->slot_ptr - hp_span.base) >> HP_CHUNK_SHIFT;
 }
 
-static inline void hp_cache_fill_slot(struct hp_cache *c, void *p, hp_chunk *word, uint32_t n)
-{
-	atomic_store_explicit(word, HP_CHUNK_WORD(n, HP_CHUNK_LISTED), memory_order_relaxed);
-	c->slot_ptr = p;
-	c->slot_chunk = word;
-	atomic_store_explicit(&c->slot.n, n, memory_order_relaxed);
-}
+/* The shared lists, by class. */
+extern hp_stack hp_shared[HP_CLASSES];
 
-/* For the owner, between enter and leave, if limit is not 0. pop: the first chunk of a LIVE buffer of n chunks, aligned
- * to `align` bytes; 0: the list's first buffer is not aligned, or there is none. push: put the buffer, which becomes
- * LISTED, into the slot, and the slot's buffer into the lists. False: the lists have no room for that. */
+/* For the owner, between enter and leave, if n is not above the limit. Returns the first chunk of a LIVE buffer that
+ * fits (hp_chunk_fits(), hp_is_close()), of the owner's lists or of the shared ones; 0: there is none on top of them. */
 HP_DIRECT size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align);
-HP_DIRECT bool hp_cache_push(struct hp_cache *c, void *p, hp_chunk *word, uint32_t n);
 
-/* The same if no list becomes empty or gets its first buffer, so that no call is needed. 0 or false: use the functions
- * above. */
-static inline size_t hp_cache_pop_quick(struct hp_cache *c, size_t n)
-{
-	size_t chunk = n <= HP_LIST_MAX ? c->head[n] : 0;
-	hp_chunk *word = hp_chunk_at(&hp_span, chunk);
-	uint32_t next = chunk ? HP_CHUNK_LINK(atomic_load_explicit(word, memory_order_relaxed)) : 0;
-
-	if (HP_UNLIKELY(!next))
-		return 0;
-	c->head[n] = next;
-	c->listed -= (uint32_t)n;
-	atomic_store_explicit(word, HP_CHUNK_WORD(n, HP_CHUNK_LIVE), memory_order_relaxed);
-	return chunk;
-}
-
-static inline bool hp_cache_push_quick(struct hp_cache *c, void *p, hp_chunk *word, uint32_t n)
-{
-	uint32_t before = hp_cache_slot(c), listed = c->listed + before;
-	uint64_t next = listed <= HP_LIST_MAX ? c->head[before] : 0;
-
-	if (HP_UNLIKELY(!next))
-		return false;
-	atomic_store_explicit(c->slot_chunk, next << 32 | HP_CHUNK_WORD(before, HP_CHUNK_LISTED), memory_order_relaxed);
-	c->head[before] = (uint32_t)hp_cache_slot_first(c);
-	c->listed = listed;
-	hp_cache_fill_slot(c, p, word, n);
-	return true;
-}
+/* For the owner, between enter and leave, if limit is not 0: put the LIVE buffer p, with this word of this content, into
+ * the slot, and the slot's buffer into the owner's lists, or into a shared one if those are full. */
+HP_DIRECT void hp_cache_push(struct hp_cache *c, void *p, hp_chunk *word, uint32_t w);
 
 /* Make sure that this thread has a cache, which will be emptied at thread exit. A new cache has limit 0 until
  * hp_cache_admit(). The caller holds no lock. */
@@ -172,20 +145,9 @@ void hp_cache_init(void);
 
 /* All functions below: the caller holds hp_heap_lock. */
 
-/* Shared lists, n <= HP_SLOT_MAX. pop: as hp_cache_pop(). */
-size_t hp_shared_pop(size_t n, size_t align);
-void hp_shared_push(size_t chunk, uint32_t n);
-
-/* As hp_cache_push(), but makes room: the slot's buffer, or half of the thread's lists, goes to the shared lists,
- * uncoalesced. Call for this thread's own cache, while its limit is not 0. */
-void hp_cache_spill(struct hp_cache *c, size_t chunk, uint32_t n);
-
-/* Give all buffers of a cache, or of the shared lists, to the tree. */
+/* Give all buffers of a cache, or of the shared lists, to the tree. The latter returns whether there were any. */
 void hp_cache_clear(struct hp_cache *c);
-void hp_shared_clear(void);
-
-/* Chunks in the shared lists. */
-extern size_t hp_shared_listed;
+bool hp_shared_clear(void);
 
 /* Ask every other thread to empty its cache at its next call. */
 void hp_cache_ask_others(void);

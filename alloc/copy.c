@@ -107,7 +107,7 @@ static void each_live(bool listed_too, each_part *each, void *arg)
 			continue;
 		}
 
-		uint64_t w = hp_chunk_follow(c);
+		uint64_t w = hp_chunk_get(c);
 		unsigned state = HP_CHUNK_STATE(w);
 
 		if (state == HP_CHUNK_FREE) { /* an allocation has taken it, and still waits for its pages */

@@ -36,19 +36,18 @@ static inline bool hp_span_has(const struct hp_span *s, const void *p)
  * cache is still entered. */
 static inline __attribute__((always_inline)) void *hp_cache_pop_slot(struct hp_cache *c, size_t n, size_t align)
 {
-	uint64_t word = HP_CHUNK_WORD(n, HP_CHUNK_LIVE);
-
-	/* Compute the word that free() will load from the request, not from slot.n, so that a pair of malloc and free
-	 * need not wait for the stores of the pair before. */
-	__asm__("" : "+r"(word));
 	hp_cache_enter(c);
-	if (HP_LIKELY(n == hp_cache_slot(c) && n <= hp_cache_limit(c) &&
+	if (HP_LIKELY(hp_is_close(hp_cache_slot(c), n) && n <= hp_cache_limit(c) &&
 		      (align <= HP_CHUNK || !((uintptr_t)c->slot_ptr & (align - 1))))) {
 		void *p = c->slot_ptr;
 
-		atomic_store_explicit(c->slot_chunk, word, memory_order_relaxed);
+		/* Not the word by slot.n, so that a pair of malloc and free need not wait for the stores of the pair
+		 * before. */
+		atomic_store_explicit(c->slot_chunk, c->slot_word, memory_order_relaxed);
 		/* One store empties the slot and leaves the cache. release: pairs with hp_cache_is_left(). */
 		atomic_store_explicit(&c->slot.word, 0, memory_order_release);
+		if (!p) /* so that the caller need not look */
+			__builtin_unreachable();
 		return p;
 	}
 	return NULL;
@@ -64,12 +63,11 @@ static inline __attribute__((always_inline)) void *hp_fast_malloc(struct hp_cach
 	return HP_LIKELY(p) ? p : hugepin_malloc_listed_(n, c);
 }
 
-/* p must be in the opened part of the span. relaxed: the program hands the buffer over; then this thread is inside, and
+/* off: of p, in the opened part of the span. relaxed: the program hands the buffer over; then this thread is inside, and
  * a store of the whole word tells a thief. */
 static inline __attribute__((always_inline)) void hp_fast_free(const struct hp_span *s, struct hp_cache *const *self,
-							       void *p)
+							       void *p, size_t off)
 {
-	size_t off = hp_span_offset(s, p);
 	struct hp_cache *c = *self;
 	hp_chunk *chunk = hp_chunk_at(s, off >> HP_CHUNK_SHIFT);
 	uint32_t w = (uint32_t)atomic_load_explicit(chunk, memory_order_relaxed);
@@ -79,11 +77,12 @@ static inline __attribute__((always_inline)) void hp_fast_free(const struct hp_s
 		       hp_cache_slot(c)) == 0 &&
 		      HP_CHUNK_COUNT(w) <= hp_cache_limit(c))) {
 		atomic_store_explicit(chunk, w ^ HP_CHUNK_LIVE ^ HP_CHUNK_LISTED, memory_order_relaxed);
-		/* Mostly the buffer came from this slot. Then do not store the pointer again, so that malloc's load
-		 * need not wait for a store just before. */
-		if (c->slot_ptr != p) {
+		/* Mostly the buffer came from this slot. Then do not store these again, so that malloc's loads need not
+		 * wait for a store just before. The word may be another one, because of realloc. */
+		if (HP_UNLIKELY(c->slot_ptr != p || c->slot_word != w)) {
 			c->slot_ptr = p;
 			c->slot_chunk = chunk;
+			c->slot_word = w;
 		}
 		/* One store fills the slot and leaves the cache. release: pairs with hp_cache_is_left(). */
 		atomic_store_explicit(&c->slot.word, HP_CHUNK_COUNT(w), memory_order_release);

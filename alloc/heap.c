@@ -1,12 +1,12 @@
 /*
  * The heap: malloc and free of large buffers. docs/ARCHITECTURE.md has the design, docs/HISTORY.md what lost.
  *
- * malloc tries in this order: the thread's slot and own lists (no lock), the shared lists and the tree (hp_heap_lock),
- * a new extent. free puts a buffer into the slot, and the slot's buffer into an own list (no lock) or a shared one.
+ * malloc tries in this order: the thread's slot, its own lists, the shared lists (no lock), the tree (hp_heap_lock), a
+ * new extent. free puts a buffer into the slot, and the slot's buffer into an own list or a shared one (no lock).
  * Buffers of more than HP_SLOT_MAX chunks, and ROOMY ones, return to the tree at once; others when the lists are
- * cleared. The tree coalesces. Lists are cleared in four cases: on a miss, when they hold more than HP_LISTED_MISS, or
- * HP_LISTED_LARGE for a longer buffer (place.c); before an unused hugepage would be taken; when a tick asks (decay.c);
- * at fork, thread exit and purge.
+ * cleared. The tree coalesces. Lists are cleared in four cases: on a miss of a buffer above HP_LISTED_LARGE, when they
+ * hold more than that (place.c); before an unused hugepage would be taken; when a tick asks (decay.c); at fork, thread
+ * exit and purge.
  *
  * Management data is in separate tables (pages.h), so that a wild write in a buffer cannot break the heap, and a search
  * touches no buffer memory.
@@ -42,7 +42,7 @@ static void empty_own_cache(struct hp_cache *c)
 	hp_cache_admit(c);
 }
 
-/* A buffer from the shared lists or the tree. */
+/* A buffer from the tree. */
 __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_placement r)
 {
 	struct hp_handed h = { 0 };
@@ -60,29 +60,23 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_placement r
 	c = hp_cache_self;
 	if (!hp_cache_limit(c) && (c->listed || hp_cache_slot(c)))
 		empty_own_cache(c);
-	chunk = r.room ? 0 : hp_shared_pop(r.n, r.align);
-	if (chunk) {
-		h.dirty = r.n << HP_CHUNK_SHIFT;
-	} else {
+	chunk = hp_place(&r);
+	/* Memory may be short because the heap keeps idle memory. Purge, unless the idle memory is too little to help. */
+	if (!chunk && r.memory_short && r.n << HP_CHUNK_SHIFT <= hp_span.ram &&
+	    hp_idle_bytes() >= r.n << (HP_CHUNK_SHIFT - 3) && hp_purge(true))
 		chunk = hp_place(&r);
-		/* Memory may be short because the heap keeps idle memory. Purge, unless the idle memory is too little
-		 * to help. */
-		if (!chunk && r.memory_short && r.n << HP_CHUNK_SHIFT <= hp_span.ram &&
-		    hp_idle_bytes() >= r.n << (HP_CHUNK_SHIFT - 3) && hp_purge(true))
-			chunk = hp_place(&r);
-		if (!chunk && r.room) {
-			r.room = 0;
-			chunk = hp_place(&r);
-		}
-		if (chunk) {
-			HP_STAT_ADD(placed, 1);
-			h.dirty = hp_chunks_hand_out(chunk, r.n) << HP_CHUNK_SHIFT;
-			if (!h.dirty)
-				hp_sparse_note(chunk, r.n);
-			hp_buffer_set_live(chunk, r.n, r.room);
-		} else {
-			HP_STAT_COUNT(nomem, 1);
-		}
+	if (!chunk && r.room) {
+		r.room = 0;
+		chunk = hp_place(&r);
+	}
+	if (chunk) {
+		HP_STAT_ADD(placed, 1);
+		h.dirty = hp_chunks_hand_out(chunk, r.n) << HP_CHUNK_SHIFT;
+		if (!h.dirty)
+			hp_sparse_note(chunk, r.n);
+		hp_buffer_set_live(chunk, r.n, r.room);
+	} else {
+		HP_STAT_COUNT(nomem, 1);
 	}
 	hp_unlock_and_tick(true, true);
 	hp_service_resume();
@@ -95,7 +89,7 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_placement r
 
 static __attribute__((noinline)) void free_locked(void *p)
 {
-	size_t off = (uintptr_t)p - hp_span.base, chunk = off >> HP_CHUNK_SHIFT, n;
+	size_t off = (uintptr_t)p - hp_span.base, chunk = off >> HP_CHUNK_SHIFT;
 	const char *why = hp_misuse_reason(off);
 	struct hp_cache *c;
 	bool roomy;
@@ -127,13 +121,10 @@ static __attribute__((noinline)) void free_locked(void *p)
 	c = hp_cache_self;
 	if (!hp_cache_limit(c))
 		empty_own_cache(c);
-	n = HP_CHUNK_COUNT(hp_chunk_get(chunk));
-	if (roomy || n > HP_SLOT_MAX)
+	if (roomy || HP_CHUNK_COUNT(hp_chunk_get(chunk)) > hp_cache_limit(c))
 		hp_buffer_give(chunk);
-	else if (hp_cache_limit(c))
-		hp_cache_spill(c, chunk, (uint32_t)n);
 	else
-		hp_shared_push(chunk, (uint32_t)n);
+		hp_cache_push(c, p, hp_chunk_at(&hp_span, chunk), (uint32_t)hp_chunk_get(chunk));
 	hp_unlock_and_tick(false, true);
 	errno = saved_errno;
 }
@@ -167,16 +158,10 @@ static HP_COLD void *alloc_below(size_t align, size_t size)
 	return hp_small()->aligned_alloc(align, size);
 }
 
-static __attribute__((noinline)) void *malloc_slower(size_t n, struct hp_cache *c)
+static __attribute__((noinline)) void *malloc_slower(size_t n)
 {
-	size_t chunk = 0;
 	void *p;
 
-	if (HP_LIKELY(hp_cache_limit(c)))
-		chunk = hp_cache_pop(c, n, HP_CHUNK);
-	hp_cache_leave(c);
-	if (chunk)
-		return (void *)hp_chunk_addr(chunk);
 	if (too_large(n))
 		return NULL;
 	p = hp_alloc_locked((struct hp_placement){ .n = n, .align = HP_CHUNK }).p;
@@ -185,35 +170,25 @@ static __attribute__((noinline)) void *malloc_slower(size_t n, struct hp_cache *
 
 void *hugepin_malloc_listed_(size_t n, struct hp_cache *c)
 {
-	size_t chunk = HP_LIKELY(hp_cache_limit(c)) ? hp_cache_pop_quick(c, n) : 0;
-
-	if (HP_UNLIKELY(!chunk))
-		return malloc_slower(n, c);
-	hp_cache_leave(c);
-	return (void *)hp_chunk_addr(chunk);
-}
-
-static __attribute__((noinline)) void free_slower(struct hp_cache *c, void *p, hp_chunk *word, uint32_t n)
-{
-	bool done = n && hp_cache_push(c, p, word, n);
+	size_t chunk = HP_LIKELY(n <= hp_cache_limit(c)) ? hp_cache_pop(c, n, HP_CHUNK) : 0;
 
 	hp_cache_leave(c);
-	if (!done)
-		free_locked(p);
+	return HP_LIKELY(chunk) ? (void *)hp_chunk_addr(chunk) : malloc_slower(n);
 }
 
 void hugepin_free_listed_(struct hp_cache *c, void *p)
 {
 	size_t off = (uintptr_t)p - hp_span.base;
 	hp_chunk *word = hp_chunk_at(&hp_span, off >> HP_CHUNK_SHIFT); /* relaxed: the program hands the buffer over */
-	uint32_t w = (uint32_t)atomic_load_explicit(word, memory_order_relaxed), n = HP_CHUNK_COUNT(w);
+	uint32_t w = (uint32_t)atomic_load_explicit(word, memory_order_relaxed);
+	bool kept = !((off & (HP_CHUNK - 1)) | (HP_CHUNK_STATE(w) ^ HP_CHUNK_LIVE)) &&
+		    HP_CHUNK_COUNT(w) <= hp_cache_limit(c);
 
-	if (HP_UNLIKELY((off & (HP_CHUNK - 1)) | (HP_CHUNK_STATE(w) ^ HP_CHUNK_LIVE)) || n > hp_cache_limit(c))
-		free_slower(c, p, word, 0);
-	else if (HP_UNLIKELY(!hp_cache_push_quick(c, p, word, n)))
-		free_slower(c, p, word, n);
-	else
-		hp_cache_leave(c);
+	if (HP_LIKELY(kept))
+		hp_cache_push(c, p, word, w);
+	hp_cache_leave(c);
+	if (HP_UNLIKELY(!kept))
+		free_locked(p);
 }
 
 /* ------------------------------------------------------------------ entry points */
@@ -227,10 +202,12 @@ void *hugepin_malloc(size_t size)
 
 void hugepin_free(void *p)
 {
-	if (HP_UNLIKELY(!hp_span_has(&hp_span, p)))
+	size_t off = hp_span_offset(&hp_span, p);
+
+	if (HP_UNLIKELY(off >= hp_span_opened(&hp_span)))
 		hp_small()->free(p);
 	else
-		hp_fast_free(&hp_span, &hp_cache_self, p);
+		hp_fast_free(&hp_span, &hp_cache_self, p, off);
 }
 
 void *hugepin_aligned_alloc(size_t align, size_t size)
@@ -252,7 +229,7 @@ void *hugepin_aligned_alloc(size_t align, size_t size)
 	p = hp_cache_pop_slot(c, n, align);
 	if (p)
 		return p;
-	if (hp_cache_limit(c))
+	if (n <= hp_cache_limit(c))
 		chunk = hp_cache_pop(c, n, align);
 	hp_cache_leave(c);
 	if (chunk)
@@ -306,7 +283,7 @@ void *hugepin_calloc(size_t count, size_t size)
 	p = hp_cache_pop_slot(c, n, HP_CHUNK);
 	if (p)
 		return clear(p, bytes);
-	if (hp_cache_limit(c))
+	if (n <= hp_cache_limit(c))
 		chunk = hp_cache_pop(c, n, HP_CHUNK);
 	hp_cache_leave(c);
 	if (chunk)

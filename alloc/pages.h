@@ -61,8 +61,7 @@ struct hp_page {
 		collapses : 1, /* BUSY because it is collapsed: it is mapped, and its buffers are live */
 		holes : 1; /* while a fork copies: a part has no memory (copy.c) */
 	/* The first chunk of the buffer, live or listed, that contains the page's first chunk. Of no meaning if there
-	 * is none. relaxed: hp_heap_lock, or the owner of a listed buffer that is split; a reader believes only the
-	 * word. */
+	 * is none. relaxed: hp_heap_lock; a reader believes only the word. */
 	_Atomic uint32_t buffer;
 };
 
@@ -83,8 +82,8 @@ struct hp_extent {
 };
 
 /* A chunk's word describes the buffer that begins there. Only the first chunk of a buffer has a word, and the second
- * one if the buffer has room. Without a lock, the owner of a buffer changes LIVE to LISTED and back, links its own
- * lists, and splits listed buffers. All other changes are made under hp_heap_lock. */
+ * one if the buffer has room. Without a lock, the owner of a buffer changes LIVE to LISTED and back, and links lists.
+ * All other changes are made under hp_heap_lock. */
 typedef _Atomic uint64_t hp_chunk;
 enum {
 	HP_CHUNK_FREE,
@@ -182,13 +181,6 @@ static inline hp_chunk *hp_chunk_at(const struct hp_span *s, size_t chunk)
 static inline uint64_t hp_chunk_get(size_t chunk)
 {
 	return atomic_load_explicit(hp_chunk_at(&hp_span, chunk), memory_order_relaxed);
-}
-
-/* As hp_chunk_get(), for a walk over buffers that goes on behind this one. acquire: the word behind a listed buffer
- * that another thread has just split is there; pairs with list_pop() (cache.c). */
-static inline uint64_t hp_chunk_follow(size_t chunk)
-{
-	return atomic_load_explicit(hp_chunk_at(&hp_span, chunk), memory_order_acquire);
 }
 
 /* relaxed: see hp_chunk_get(). */

@@ -53,9 +53,8 @@ static size_t grow(const struct hp_placement *r)
 bool hp_lists_clear(void)
 {
 	struct hp_cache *c = hp_cache_self;
-	bool any = hp_shared_listed || c->listed || hp_cache_slot(c);
+	bool any = hp_shared_clear() || c->listed || hp_cache_slot(c);
 
-	hp_shared_clear();
 	if (c != &hp_cache_none)
 		hp_cache_clear(c);
 	return any;
@@ -170,19 +169,24 @@ void hp_buffer_set_live_again(size_t chunk, size_t n, size_t room)
 		hp_chunk_set(chunk, HP_CHUNK_WORD(n, HP_CHUNK_ROOMY));
 }
 
+/* Whether there is no hole at `chunk`, or one that needs memory. */
+static bool lacks_memory(size_t chunk, const struct hp_placement *r)
+{
+	return !chunk || hp_pages_need_commit(hp_page_of(chunk), hp_pages_touched(chunk, r->n));
+}
+
 size_t hp_place(struct hp_placement *r)
 {
 	size_t chunk;
 
-	if (hp_shared_listed + hp_cache_self->listed > (r->n > HP_LISTED_LARGE ? HP_LISTED_LARGE : HP_LISTED_MISS))
+	if (r->n > HP_LISTED_LARGE &&
+	    (HP_STAT_GET(listed_bytes) >> HP_CHUNK_SHIFT) + hp_cache_self->listed > HP_LISTED_LARGE)
 		hp_lists_clear();
 	chunk = find_hole(r);
-	if (!chunk || hp_pages_need_commit(hp_page_of(chunk), hp_pages_touched(chunk, r->n))) {
-		/* Prefer memory that is in use already, so empty the lists and look again. */
+	if (lacks_memory(chunk, r) && hp_lists_clear()) /* prefer memory that is in use already */
+		chunk = find_hole(r);
+	if (lacks_memory(chunk, r))
 		hp_cache_ask_others();
-		if (hp_lists_clear())
-			chunk = find_hole(r);
-	}
 	if (!chunk) {
 		chunk = grow(r);
 		if (!chunk)

@@ -234,12 +234,12 @@ void *hugepin_realloc(void *p, size_t size)
 		hugepin_free(p);
 		return q;
 	}
+	if (n == used && (n == n0 || (!advised && hp_is_close(n0, n))))
+		return p;
 	if (n < n0 || used < n) {
 		shrink_in_place(chunk, n, used);
 		return p;
 	}
-	if (n == n0)
-		return p;
 	if (n <= hp_span.size >> HP_CHUNK_SHIFT && grow_in_place(chunk, n0, n))
 		return p;
 	if (advised)

@@ -34,10 +34,15 @@ EXPORT __attribute__((aligned(64))) void *malloc(size_t size)
  * line. */
 EXPORT __attribute__((noinline, aligned(64))) void free(void *p)
 {
-	if (HP_LIKELY(hp_in_arena(p)))
+	size_t off;
+
+	if (HP_LIKELY(hp_in_arena(p))) {
 		hpje_free(p);
-	else if (HP_LIKELY(hp_span_has(&hugepin_span_, p)))
-		hp_fast_free(&hugepin_span_, &hugepin_cache_self_, p);
+		return;
+	}
+	off = hp_span_offset(&hugepin_span_, p);
+	if (HP_LIKELY(off < hp_span_opened(&hugepin_span_)))
+		hp_fast_free(&hugepin_span_, &hugepin_cache_self_, p, off);
 	else
 		hp_arena.free_outside(p);
 }

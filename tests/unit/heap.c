@@ -178,7 +178,7 @@ static size_t free_pages(void)
 
 static size_t listed(void)
 {
-	return hp_cache_self->listed + hp_cache_self->slot.n + hp_shared_listed;
+	return hp_cache_self->listed + hp_cache_self->slot.n + (HP_STAT(listed_bytes) >> HP_CHUNK_SHIFT);
 }
 
 /* Put so many buffers of different sizes, from `size` on, into lists. */
@@ -192,23 +192,25 @@ static void fill_lists(int count, size_t size)
 		hugepin_free(p[i]);
 }
 
-TEST_BY(emptied, a_miss_empties_lists_that_hold_much_and_leaves_the_others)
+TEST_BY(emptied, a_miss_of_a_long_buffer_empties_lists_that_hold_much_and_a_short_one_leaves_them)
 {
 	size_t before;
 
 	hugepin_free(touched(LARGE)); /* what comes now needs no other memory */
 	fill_lists(20, 40000);
 	before = listed();
-	EXPECT(before > HP_LISTED_LARGE && before < HP_LISTED_MISS);
+	EXPECT(before > HP_LISTED_LARGE);
 	hugepin_free(hugepin_malloc(MIB / 2));
 	EXPECT(listed() >= before);
 	hugepin_free(hugepin_malloc(MIB));
 	EXPECT(listed() <= MIB >> HP_CHUNK_SHIFT);
-	fill_lists(20, 400000);
+	hugepin_purge();
+	hugepin_free(touched(LARGE));
+	fill_lists(8, 40000);
 	before = listed();
-	EXPECT(before > HP_LISTED_MISS);
+	EXPECT(before < HP_LISTED_LARGE);
 	hugepin_free(hugepin_malloc(2 * MIB));
-	EXPECT(listed() <= 2 * MIB >> HP_CHUNK_SHIFT);
+	EXPECT(listed() >= before);
 	EXPECT_EQ(mapped(), LARGE_MAPPED);
 }
 
@@ -256,91 +258,38 @@ TEST_BY(emptied, the_slot_has_the_buffer_that_was_freed_last_whatever_was_there_
 	}
 }
 
-TEST_BY(emptied, a_listed_buffer_that_is_at_most_an_eighth_too_long_is_split)
+TEST_BY(emptied, a_request_takes_a_listed_buffer_that_is_at_most_a_sixteenth_too_long_as_it_is)
 {
-	enum { N = 160, PART = 144, LONGER = 80, SHORTER = 64 }; /* whole base pages of up to 64 KiB */
+	enum { N = 120 };
 	unsigned char *p, *q;
 
 	hugepin_free(touched(LARGE)); /* what comes now needs no other memory, so lists stay as they are */
-	p = hugepin_malloc(LONGER * HP_CHUNK);
-	hugepin_free(p);
-	hugepin_free(hugepin_malloc(MIB)); /* p goes to a list */
-	q = hugepin_malloc(SHORTER * HP_CHUNK);
-	EXPECT(q != p);
-	EXPECT_EQ(hp_chunk_get(chunk_of(p)), HP_CHUNK_WORD(LONGER, HP_CHUNK_LISTED));
-	hugepin_free(q);
-	p = hugepin_malloc(N * HP_CHUNK);
-	hugepin_free(p);
-	hugepin_free(hugepin_malloc(MIB));
-	q = hugepin_malloc(PART * HP_CHUNK);
-	EXPECT(q == p);
-	EXPECT_EQ(hugepin_usable_size(q), PART * HP_CHUNK);
-	EXPECT_EQ(hp_chunk_get(chunk_of(q) + PART), HP_CHUNK_WORD(N - PART, HP_CHUNK_LISTED));
-	hugepin_free(q);
+	for (size_t n = N; n >= N / 2; n -= 4)
+		for (int in_slot = 0; in_slot < 2; in_slot++) {
+			p = hugepin_malloc(N * HP_CHUNK);
+			hugepin_free(p);
+			if (!in_slot)
+				hugepin_free(hugepin_malloc(MIB / 4)); /* p goes to a list */
+			q = hugepin_malloc(n * HP_CHUNK);
+			EXPECT_EQ(q == p, n + n / 16 >= N);
+			EXPECT_EQ(hugepin_usable_size(q), (q == p ? N : n) * HP_CHUNK);
+			hugepin_free(q);
+			hugepin_purge();
+		}
 }
 
-/* ------------------------------------------------------------------ fork looks on */
-
-static size_t steps_seen, pages_least, pages_most;
-
-static enum hp_page_fork wants_copy(size_t p)
+TEST(the_classes_are_sixteenths)
 {
-	(void)p;
-	return HP_PAGE_COPIED;
-}
+	unsigned class = 0;
 
-static void look_as_fork_does(int sig)
-{
-	size_t pages = hp_copy_mark(wants_copy, true);
-
-	(void)sig;
-	hp_copy_unmark();
-	steps_seen++;
-	pages_least = HP_MIN(pages_least, pages);
-	pages_most = HP_MAX(pages_most, pages);
-}
-
-#ifdef __x86_64__
-/* The processor traps after each instruction while its flag TF is set. */
-#define STEP(on) \
-	__asm__ volatile("lea -128(%%rsp), %%rsp; pushfq; andq $~0x100, (%%rsp); orq %0, (%%rsp); popfq; lea 128(%%rsp), %%rsp" \
-			 : : "r"((uint64_t)(on) << 8) : "memory", "cc")
-#else
-#define STEP(on) ((void)(on))
-#endif
-
-/* The tail begins a hugepage of its own: fork would leave it out if there were a moment at which no word tells of it. */
-TEST(at_every_instruction_of_a_split_fork_finds_all_of_the_buffer)
-{
-	enum { HEAD = 4 * 512, TAIL = 256 };
-	unsigned char *first, *p, *q;
-
-#ifdef __SANITIZE_THREAD__
-	SKIP("the sanitizer has a lock for each word, which the interrupted instruction may hold");
-#endif
-#ifndef __x86_64__
-	SKIP("a program cannot step through its own instructions here");
-#endif
-	first = hugepin_malloc(40000);
-	p = hugepin_aligned_alloc(HP_PAGE, (HEAD + TAIL) * HP_CHUNK);
-	EXPECT(first < p); /* and not in a page of p's */
-	hugepin_free(p);
-	hugepin_free(first);
-	pages_least = SIZE_MAX;
-	pages_most = 0;
-	signal(SIGTRAP, look_as_fork_does);
-	STEP(true);
-	q = hugepin_malloc(HEAD * HP_CHUNK);
-	STEP(false);
-	signal(SIGTRAP, SIG_DFL);
-	EXPECT(q == p);
-	EXPECT_EQ(HP_CHUNK_STATE(hp_chunk_get(chunk_of(q) + HEAD)), HP_CHUNK_LISTED);
-	EXPECT(steps_seen > 20);
-	EXPECT_EQ(pages_least, 6);
-	EXPECT_EQ(pages_most, 6);
-	hugepin_free(q);
-	hugepin_purge();
-	expect_empty();
+	for (uint32_t n = 1; n <= HP_SLOT_MAX; n += 1 + n / 100) {
+		EXPECT(hp_class_of(n) == class || hp_class_of(n) == class + 1);
+		class = hp_class_of(n);
+		EXPECT(class + 1 < HP_CLASSES);
+		EXPECT(hp_is_close(n, n) && hp_is_close(n + n / 16, n));
+		EXPECT(!hp_is_close(n - 1, n) && !hp_is_close(n + n / 16 + 1, n));
+	}
+	EXPECT(!hp_is_close(0, 1) && !hp_is_close(HP_SLOT_MAX, SIZE_MAX >> HP_CHUNK_SHIFT));
 }
 
 static void *free_both(void *buffers_)
@@ -555,44 +504,6 @@ TEST(a_thread_in_the_middle_of_an_operation_is_left_alone)
 	expect_empty();
 }
 
-static unsigned char *half_split;
-
-static void free_half_split(void)
-{
-	hugepin_free(half_split);
-}
-
-/* A fork comes when another thread has stored the tail's word, but not yet the head's. */
-TEST_BY(emptied, a_split_that_a_fork_interrupts_leaves_no_word_in_the_child)
-{
-	enum { HEAD = 90, TAIL = 10 };
-	int status = -1;
-	size_t c;
-	pid_t pid;
-
-	half_split = touched((HEAD + TAIL) * HP_CHUNK);
-	c = chunk_of(half_split);
-	start_other();
-	let(use_heap);
-	let(free_half_split);
-	let(stop_inside);
-	EXPECT_EQ(HP_CHUNK_STATE(hp_chunk_get(c)), HP_CHUNK_LISTED);
-	hp_chunk_set(c + HEAD, HP_CHUNK_WORD(TAIL, HP_CHUNK_LISTED));
-	pid = fork();
-	if (pid == 0) {
-		bool clean = true;
-
-		for (size_t i = c; i < c + HEAD + TAIL; i++)
-			clean = clean && !hp_chunk_get(i);
-		_exit(clean && hp_tree_free_after(&hp_span.tree, c, HEAD + TAIL) == HEAD + TAIL ? 0 : 1);
-	}
-	waitpid(pid, &status, 0);
-	EXPECT_EQ(status, 0);
-	hp_chunk_set(c + HEAD, 0);
-	let(go_on);
-	let(NULL);
-}
-
 static unsigned char *shared[40];
 
 static void take_many(void)
@@ -601,13 +512,11 @@ static void take_many(void)
 		shared[i] = touched(MIB);
 }
 
-/* As if the thread's lists were full. */
+/* The thread's lists have room for 16 of these, and the slot has one. */
 static void free_many(void)
 {
-	hp_lock(&hp_heap_lock);
 	for (int i = 0; i < 40; i++)
-		hp_shared_push(chunk_of(shared[i]), MIB >> HP_CHUNK_SHIFT);
-	hp_unlock(&hp_heap_lock);
+		hugepin_free(shared[i]);
 }
 
 TEST_BY(emptied, what_is_in_the_shared_lists_leaves_in_time)
@@ -618,10 +527,11 @@ TEST_BY(emptied, what_is_in_the_shared_lists_leaves_in_time)
 	let(take_many);
 	let(free_many);
 	before = mapped();
-	EXPECT(HP_STAT(listed_bytes) == 40 * MIB);
+	EXPECT_EQ(HP_STAT(listed_bytes), 23 * MIB);
+	EXPECT_EQ(HP_STAT(taken_bytes), 40 * MIB);
 	hp_heap_tick();
 	EXPECT_EQ(HP_STAT(listed_bytes), 0);
-	EXPECT_EQ(HP_STAT(taken_bytes), 0);
+	EXPECT_EQ(HP_STAT(taken_bytes), 17 * MIB); /* the thread's own, which are stolen if it stays idle */
 	ticks(HP_TICKS - 1);
 	EXPECT_EQ(mapped(), before);
 	ticks(1);

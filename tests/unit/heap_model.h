@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "alloc/fast.h"
 #include "alloc/heap.h"
 #include "alloc/pages.h"
 #include "base/config.h"
@@ -105,7 +106,7 @@ static void enter(struct buffer *b, void *p, size_t size, size_t align)
 	if (in_span(p)) {
 		EXPECT((uintptr_t)p - hp_span.base + hugepin_usable_size(p) <= hp_span.size);
 		EXPECT_EQ((uintptr_t)p & (HP_CHUNK - 1), 0);
-		EXPECT(hugepin_usable_size(p) - HP_MAX(size, 1u) < HP_CHUNK);
+		EXPECT(hp_is_close(hugepin_usable_size(p) >> HP_CHUNK_SHIFT, hp_chunks_for(HP_MAX(size, 1u))));
 	}
 	own(b, 0, (uint16_t)(b - buffers + 1));
 	stamp(b);

