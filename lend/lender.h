@@ -132,8 +132,8 @@ struct hp_holder {
 	uint32_t want, want_last; /* the number of the WANT that is out, 0: none; of the last one */
 	uint64_t want_since; /* when it was sent; lender.now */
 	uint64_t lates; /* how many were answered late, or are late now */
-	uint32_t asked_last; /* the number of its last question */
 	uint64_t near[2]; /* the places of its last two questions, in pieces of the next larger bucket, plus 1 */
+	uint32_t asked_last; /* the number of its last question */
 	struct hp_tally tally; /* its questions of epoch `tallied` */
 	uint32_t tallied;
 	uint8_t level; /* of `ranked`, 0: no loans */

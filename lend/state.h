@@ -100,6 +100,7 @@ STAILQ_HEAD(hp_unsents, hp_unsent);
 struct hp_peer {
 	bool gone;
 	bool leaving; /* gone, and not all that it had is taken back yet */
+	bool unsent; /* in lend.unsent: there are, or were, messages */
 	int lost; /* the error of send(), or -ENOMEM: no message reaches it any more */
 	uint32_t asks_out, waiters, ask_last; /* questions out, calls that wait for them; the last question's number */
 	uint32_t want_last; /* the number of its last WANT */
@@ -110,7 +111,6 @@ struct hp_peer {
 	struct hp_asks asks;
 	struct hp_unsents messages;
 	uint64_t unsent_bytes; /* of these */
-	bool unsent; /* in lend.unsent: there are, or were, messages */
 	STAILQ_ENTRY(hp_peer) next_unsent;
 	TAILQ_ENTRY(hp_peer) lender; /* in lend.lenders while `borrowed` is not empty */
 	struct hugepin_lend_stats stats;
