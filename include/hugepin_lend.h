@@ -72,9 +72,9 @@ struct hugepin_lend_attr {
 	 * that is offered no more may be lent still: until its keys are asked back, when it is freed or unmapped.
 	 * Called with the lend's lock: must call no function of the lend. */
 	int (*offer)(void *arg, uint32_t peer, uint64_t addr, size_t len, struct iovec *ret_buffer);
-	/* May be NULL. There is work for hugepin_lend_progress(): memory is wanted back. Called on the service
-	 * thread, which a lend with this callback starts, without a lock: must return soon, and call no function of
-	 * the lend. */
+	/* May be NULL. There is work for hugepin_lend_progress(): memory is wanted back, or a peer that a question
+	 * waits for is late (answer_ms). Called on the service thread, which a lend with this callback starts, without
+	 * a lock: must return soon, and call no function of the lend. */
 	void (*wake)(void *arg);
 	/* What one peer may cost the others (hugepin_lend(7), SECURITY); 0: the default.
 	 *  peer_bytes_max  memory of which it may have keys; with more than two peers all of lent_bytes_max but a 32nd,
@@ -159,7 +159,7 @@ int hugepin_lend_close(hugepin_lend *);
 	X(bucket_bytes, B, "the size of the pieces that are lent now, or more; only of all peers") \
 	X(table_bytes, B, "memory for the lend's tables; only of all peers") \
 	X(carry_max, B, "the program's own bytes in a message, at most, as the lend was opened") \
-	X(owes, n, "requests for keys that the peer has not answered: 1 or 0; of all peers: peers that owe an answer") \
+	X(owes, n, "requests for keys that the peer has not answered, 1 or 0; of all peers: the sum") \
 	X(late, c, "requests for keys that the peer did not answer within answer_ms")
 
 struct hugepin_lend_stats {

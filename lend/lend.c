@@ -61,6 +61,8 @@ static void leave(hugepin_lend *l)
 	hp_unlock(&l->lock);
 	if (hp_lend_attends(l, HP_ATTEND_RECALLS))
 		hp_news_wake(l);
+	if (hp_lend_attends(l, HP_ATTEND_LATE))
+		hp_news_late(l);
 	while ((a = TAILQ_FIRST(&ready))) {
 		TAILQ_REMOVE(&ready, a, order);
 		l->attr.ready(l->arg, a->token, a->err, a->err ? NULL : &a->key);

@@ -2,7 +2,7 @@
  * News from the pin cache: lent memory is wanted back, or there is no room. News come with the domain's lock, even
  * inside munmap and malloc. So they are only noted here, in fixed memory. The next call of message() or progress(), or
  * of key() for a key that is not borrowed yet, carries them out. The service thread calls wake(), so that the program
- * makes such a call.
+ * makes such a call. It also calls wake() when a peer becomes late, because then no message may come.
  *
  * If there is no room to note one, all keys are asked back, because memory that is wanted would otherwise be held for
  * ever.
@@ -28,14 +28,32 @@ static struct {
 static bool call_wakes(void);
 static struct hp_job wakes = { .run = call_wakes };
 
-/* A lend to wake. It stays open while `waking` is set. */
-static hugepin_lend *next_to_wake(void)
+/* Whether a peer is late that a question waits for. If one will be, *ret_again is lowered to that time. */
+static bool is_late(hugepin_lend *l, uint64_t *ret_again)
+{
+	uint64_t late_at;
+
+	/* acq_rel: pairs with hp_news_late(). Either `late_at` is seen here, or this job is asked for again. */
+	if (!atomic_exchange_explicit(&l->watches_late, false, memory_order_acq_rel))
+		return false;
+	late_at = atomic_load_explicit(&l->late_at, memory_order_relaxed);
+	if (late_at == UINT64_MAX || late_at <= hp_clock_ns())
+		return late_at != UINT64_MAX;
+	/* relaxed: only this thread lowers the flag, and does that before it looks again */
+	atomic_store_explicit(&l->watches_late, true, memory_order_relaxed);
+	*ret_again = HP_MIN(*ret_again, late_at);
+	return false;
+}
+
+/* A lend to wake. It stays open while `waking` is set. *ret_again: if there is none, when one may be. */
+static hugepin_lend *next_to_wake(uint64_t *ret_again)
 {
 	hugepin_lend *l;
 
+	*ret_again = UINT64_MAX;
 	hp_lock(&lends.lock);
 	LIST_FOREACH(l, &lends.all, all)
-		if (atomic_exchange_explicit(&l->wake, false, memory_order_relaxed)) {
+		if (atomic_exchange_explicit(&l->wake, false, memory_order_relaxed) || is_late(l, ret_again)) {
 			atomic_store_explicit(&l->waking, 1, memory_order_relaxed);
 			break;
 		}
@@ -46,13 +64,15 @@ static hugepin_lend *next_to_wake(void)
 static bool call_wakes(void)
 {
 	hugepin_lend *l;
+	uint64_t again;
 
-	while ((l = next_to_wake())) {
+	while ((l = next_to_wake(&again))) {
 		l->attr.wake(l->arg);
 		/* release: wake() is over when hp_news_end() sees this; pairs with its acquire */
 		atomic_store_explicit(&l->waking, 0, memory_order_release);
 		hp_futex_wake(&l->waking);
 	}
+	wakes.again_ns = again == UINT64_MAX ? 0 : again;
 	return false;
 }
 
@@ -73,6 +93,14 @@ void hp_news_wake(hugepin_lend *l)
 	atomic_store_explicit(&l->wake, true, memory_order_relaxed); /* hp_service_ask() lets the job see this */
 	if (hp_service_running())
 		hp_service_ask(&wakes);
+}
+
+void hp_news_late(hugepin_lend *l)
+{
+	/* acq_rel: pairs with is_late() */
+	if (l->attr.wake && !atomic_exchange_explicit(&l->watches_late, true, memory_order_acq_rel) &&
+	    !hp_service_ask(&wakes))
+		atomic_store_explicit(&l->watches_late, false, memory_order_relaxed); /* no thread looks; ask again */
 }
 
 static void tell(hugepin_lend *l)

@@ -13,6 +13,10 @@ void hp_news_end(hugepin_lend *l);
 /* Have wake() called, if there is one. */
 void hp_news_wake(hugepin_lend *l);
 
+/* Have wake() called when the peer is late that a question waits for. If that is arranged already, costs one atomic
+ * operation. Call without the lend's lock. */
+void hp_news_late(hugepin_lend *l);
+
 /* Take the news in and carry them out. */
 void hp_news_take(hugepin_lend *l);
 

@@ -176,6 +176,7 @@ struct hugepin_lend {
 	struct hp_news news;
 	LIST_ENTRY(hugepin_lend) all; /* in news.c's list */
 	_Atomic bool wake; /* wake() is to be called; relaxed: hp_service_ask() and the lock of lends */
+	_Atomic bool watches_late; /* the service thread will look at `late_at`; acq_rel in news.c */
 	/* relaxed: a lend that closes has left the list under the lock of lends, then waits */
 	_Atomic uint32_t waking; /* wake() is being called */
 };

@@ -144,7 +144,16 @@ static int ask_of_us(uint32_t peer, size_t offset)
 	return hand_in(0, peer, &w);
 }
 
-/* Node 0 with these limits, and 8 MiB that it offers. */
+/* Node 0, which offers 8 MiB. */
+static void open_lender(const struct hugepin_lend_attr *attr)
+{
+	memset(asked, 0, sizeof asked);
+	T_DOMAIN_BEGINS();
+	open_node(0, 8 * MIB, 64 * MIB, attr);
+	hp_lender_fix_class(&node[0].lend->lender, 2);
+}
+
+/* With these limits. */
 static void open_limited(int (*send)(void *, uint32_t, const void *, size_t), uint64_t bytes, uint64_t kept,
 			 uint32_t keys)
 {
@@ -154,10 +163,7 @@ static void open_limited(int (*send)(void *, uint32_t, const void *, size_t), ui
 	attr.peer_bytes_max = bytes;
 	attr.peer_kept_max = kept;
 	attr.peer_keys_max = keys;
-	memset(asked, 0, sizeof asked);
-	T_DOMAIN_BEGINS();
-	open_node(0, 8 * MIB, 64 * MIB, &attr);
-	hp_lender_fix_class(&node[0].lend->lender, 2);
+	open_lender(&attr);
 }
 
 static void close_limited(void)
@@ -225,7 +231,7 @@ TEST(what_is_kept_for_a_peer_has_a_limit_that_is_not_anothers)
 	close_limited();
 }
 
-static uint64_t now;
+static uint64_t now = 1; /* 0 is no time: base/service.h */
 
 static uint64_t clock_here(void)
 {
@@ -278,6 +284,30 @@ TEST(a_peer_that_does_not_answer_is_named_and_another_is_asked)
 	EXPECT(!lend_stats(0, HUGEPIN_LEND_ALL).owes && lend_stats(0, 1).late == 1);
 	close_limited();
 	hp_clock_set(NULL);
+}
+
+TEST(a_program_that_sleeps_is_woken_when_a_peer_is_late)
+{
+	struct hugepin_lend_attr attr = attr_of(HUGEPIN_LEND_POOL, 4 * MIB, MIB);
+	const time_t limit = time(NULL) + t_seconds() / 2;
+
+	attr.send = send_noted;
+	attr.answer_ms = 1;
+	memset(wanted_of, 0, sizeof wanted_of);
+	open_lender(&attr);
+	for (unsigned i = 0; i < 32; i++)
+		EXPECT_EQ(ask_of_us(i < 20 ? 1 : 3, i * 128 * KIB), 0);
+	EXPECT_EQ(ask_of_us(2, 5 * MIB), 0);
+	EXPECT(wanted_of[1] == 1 && !wanted_of[3]);
+	for (unsigned silent = 1; silent <= 2; silent++) {
+		while (!atomic_load(&node[0].wakes) && EXPECT(time(NULL) < limit))
+			sched_yield();
+		atomic_store(&node[0].wakes, 0);
+		EXPECT_EQ(hugepin_lend_progress(node[0].lend), 0);
+		EXPECT_EQ(lend_stats(0, HUGEPIN_LEND_ALL).late, silent);
+	}
+	EXPECT(wanted_of[1] == 1 && wanted_of[3] == 1);
+	close_limited();
 }
 
 /* Peer 1 lends us a key for an address. */
