@@ -49,6 +49,23 @@ static void enter(hugepin_lend *l)
 		hp_borrowed_settle(l, LOOKS);
 }
 
+/* Whether a question that waits goes on without an answer. */
+static bool is_late(const hugepin_lend *l)
+{
+	return hp_lend_attends(l, HP_ATTEND_LATE) &&
+	       hp_clock_ns() >= atomic_load_explicit(&l->late_at, memory_order_relaxed);
+}
+
+/* Have the program call hugepin_lend_progress() if there is work that no message brings, or when there will be. Call
+ * without the lend's lock. */
+static void wake(hugepin_lend *l)
+{
+	if (hp_lend_attends(l, HP_ATTEND_RECALLS))
+		hp_news_wake(l);
+	if (hp_lend_attends(l, HP_ATTEND_LATE))
+		hp_news_late(l);
+}
+
 /* Unlock, and call ready() for the questions that were answered meanwhile. */
 static void leave(hugepin_lend *l)
 {
@@ -59,10 +76,7 @@ static void leave(hugepin_lend *l)
 	TAILQ_FOREACH(a, &ready, order)
 		l->asks_count--;
 	hp_unlock(&l->lock);
-	if (hp_lend_attends(l, HP_ATTEND_RECALLS))
-		hp_news_wake(l);
-	if (hp_lend_attends(l, HP_ATTEND_LATE))
-		hp_news_late(l);
+	wake(l);
 	while ((a = TAILQ_FIRST(&ready))) {
 		TAILQ_REMOVE(&ready, a, order);
 		l->attr.ready(l->arg, a->token, a->err, a->err ? NULL : &a->key);
@@ -205,6 +219,12 @@ int hugepin_lend_put(hugepin_lend *l, uint32_t peer, uint64_t addr, const void *
 	return data ? borrow(l, peer, addr, len, data, token, ret_) : -EINVAL;
 }
 
+static HP_COLD void unused(hugepin_lend *l, uint32_t slot)
+{
+	hp_borrowed_unused(l, slot);
+	wake(l); /* its RETURN may have failed */
+}
+
 /* A key that is not of this lend, or a thread without counters. */
 static HP_COLD int done_slow(hugepin_lend *l, struct hugepin_far *key)
 {
@@ -223,7 +243,7 @@ static HP_COLD int done_slow(hugepin_lend *l, struct hugepin_far *key)
 	*key = (struct hugepin_far){ 0 };
 	/* seq_cst: the bit is read after the count; pairs with attend() in borrowed.c */
 	if (atomic_load_explicit(&l->attention, memory_order_seq_cst) & HP_ATTEND_USES)
-		hp_borrowed_unused(l, hp_key_slot(ref));
+		unused(l, hp_key_slot(ref));
 	return 0;
 }
 
@@ -238,7 +258,7 @@ int hugepin_lend_done(hugepin_lend *l, struct hugepin_far *key)
 	*key = (struct hugepin_far){ 0 };
 	hp_barrier_often(); /* pairs with hp_counts_barrier() in hp_borrowed_retire() */
 	if (HP_UNLIKELY(hp_lend_attends(l, HP_ATTEND_USES)))
-		hp_borrowed_unused(l, hp_key_slot(ref));
+		unused(l, hp_key_slot(ref));
 	return 0;
 }
 
@@ -304,26 +324,19 @@ int hugepin_lend_message(hugepin_lend *l, uint32_t peer, const void *msg, size_t
 
 int hugepin_lend_progress(hugepin_lend *l)
 {
-	bool late;
-
 	if (!l)
 		return -EINVAL;
 	if (!is_ours(l))
 		return -ESTALE;
 	hp_lent_listen(l->domain);
-	if (HP_LIKELY(!hp_lend_attends(l, UINT32_MAX)))
-		return 0;
-	late = hp_lend_attends(l, HP_ATTEND_LATE) &&
-	       hp_clock_ns() >= atomic_load_explicit(&l->late_at, memory_order_relaxed);
-	if (!late && !hp_lend_attends(l, ~(uint32_t)HP_ATTEND_LATE))
+	if (HP_LIKELY(!hp_lend_attends(l, ~(uint32_t)HP_ATTEND_LATE) && !is_late(l)))
 		return 0;
 	do {
 		enter(l);
 		if (hp_lend_attends(l, HP_ATTEND_UNSENT))
 			hp_send_kept(l);
-		if (late)
+		if (is_late(l))
 			hp_serve_late(l);
-		late = false;
 		leave(l);
 	} while (hp_lend_attends(l, HP_ATTEND_RECALLS));
 	return 0;

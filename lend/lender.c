@@ -373,7 +373,9 @@ uint64_t hp_lender_late_at(const struct hp_lender *ln)
 {
 	const struct hp_question *q = TAILQ_FIRST(&ln->waiting);
 
-	return q && q->asking != HP_LEND_NOBODY ? ln->holder[q->asking].want_since + ln->answer_ns : UINT64_MAX;
+	if (!q)
+		return UINT64_MAX;
+	return q->asking == HP_LEND_NOBODY ? 0 : ln->holder[q->asking].want_since + ln->answer_ns;
 }
 
 /* ------------------------------------------------------------------ deciding */

@@ -263,8 +263,8 @@ bool hp_lender_may_wait(const struct hp_lender *ln, const struct hp_question *q,
 void hp_lender_wait(struct hp_lender *ln, struct hp_question *q);
 void hp_lender_unwait(struct hp_lender *ln, struct hp_question *q);
 
-/* When the peer that the first question waits for will be late, by the clock of `now`. UINT64_MAX: it waits for
- * none. */
+/* When the peer that the first question waits for will be late, by the clock of `now`. 0: it waits for none any more.
+ * UINT64_MAX: there is no question. */
 uint64_t hp_lender_late_at(const struct hp_lender *ln);
 
 /* The peer's answer to WANT is complete, or will not come. */

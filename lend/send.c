@@ -19,12 +19,15 @@ static void drop_first(hugepin_lend *l, struct hp_peer *p)
 	free(m);
 }
 
-/* Lose the peer: no message reaches it any more. */
+/* Lose the peer: no message reaches it any more, so no question waits for its answer. This may be within the work on
+ * such a question, so the next call goes on with it. */
 static int lose(hugepin_lend *l, uint32_t peer, int err)
 {
 	hp_send_forget(l, peer);
 	l->peer[peer].lost = err;
 	l->lender.holder[peer].mute = true;
+	hp_lender_answered(&l->lender, peer);
+	hp_lend_note_late(l);
 	return err;
 }
 

@@ -113,8 +113,7 @@ static void send_want(hugepin_lend *l, const struct hp_act *act)
 			     .number = l->lender.holder[act->peer].want,
 			     .bytes = act->bytes };
 
-	if (hp_send(l, act->peer, &w) != 0) /* the peer is lost: others may have room */
-		hp_lender_answered(&l->lender, act->peer);
+	hp_send(l, act->peer, &w); /* if the peer is lost, nobody waits for its answer */
 }
 
 /* ------------------------------------------------------------------ questions */
@@ -235,7 +234,8 @@ static struct hp_question *serve_queue(hugepin_lend *l, struct hp_questions *que
 	struct hp_question *q;
 
 	while ((q = TAILQ_FIRST(queue))) {
-		int err = ask_program(l, q); /* ask again, because the program may have withdrawn the buffer */
+		/* Ask again, because the program may have withdrawn the buffer. Who is lost gets no memory. */
+		int err = l->peer[q->peer].lost ? ENOTCONN : ask_program(l, q);
 
 		if (err) {
 			refuse(l, q->peer, q->number, err);
@@ -256,7 +256,6 @@ static void serve_waiting(hugepin_lend *l, uint32_t peer)
 {
 	struct hp_lender *ln = &l->lender;
 	struct hp_question *moved;
-	uint64_t late_at;
 
 	while (serve_queue(l, &ln->holder[peer].waiting))
 		continue;
@@ -266,12 +265,7 @@ static void serve_waiting(hugepin_lend *l, uint32_t peer)
 		while (serve_queue(l, own))
 			continue;
 	}
-	late_at = hp_lender_late_at(ln);
-	atomic_store_explicit(&l->late_at, late_at, memory_order_relaxed);
-	if (late_at == UINT64_MAX)
-		atomic_fetch_and_explicit(&l->attention, ~(uint32_t)HP_ATTEND_LATE, memory_order_relaxed);
-	else
-		atomic_fetch_or_explicit(&l->attention, HP_ATTEND_LATE, memory_order_relaxed);
+	hp_lend_note_late(l);
 }
 
 void hp_serve_late(hugepin_lend *l)

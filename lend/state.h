@@ -133,7 +133,7 @@ enum {
 	HP_ATTEND_NEWS = 2, /* there are news */
 	HP_ATTEND_UNSENT = 4, /* messages could not be sent */
 	HP_ATTEND_RECALLS = 8, /* more keys are to be asked back */
-	HP_ATTEND_LATE = 16, /* a question waits for a peer, which will be late at `late_at` */
+	HP_ATTEND_LATE = 16, /* a question waits for a peer, which will be late at `late_at`; 0: for none any more */
 };
 
 struct hugepin_lend {
@@ -180,6 +180,18 @@ struct hugepin_lend {
 	/* relaxed: a lend that closes has left the list under the lock of lends, then waits */
 	_Atomic uint32_t waking; /* wake() is being called */
 };
+
+/* Note when the first question that waits goes on without an answer. */
+static inline void hp_lend_note_late(hugepin_lend *l)
+{
+	uint64_t late_at = hp_lender_late_at(&l->lender);
+
+	atomic_store_explicit(&l->late_at, late_at, memory_order_relaxed);
+	if (late_at == UINT64_MAX)
+		atomic_fetch_and_explicit(&l->attention, ~(uint32_t)HP_ATTEND_LATE, memory_order_relaxed);
+	else
+		atomic_fetch_or_explicit(&l->attention, HP_ATTEND_LATE, memory_order_relaxed);
+}
 
 /* Whether one of these bits is raised. relaxed suffices, except for HP_ATTEND_USES (borrowed.c). */
 static inline bool hp_lend_attends(const hugepin_lend *l, uint32_t bits)

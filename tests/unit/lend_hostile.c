@@ -238,7 +238,7 @@ static uint64_t clock_here(void)
 	return now;
 }
 
-static unsigned wanted_of[NODES_MAX];
+static unsigned wanted_of[NODES_MAX], lost_peer; /* 0: none */
 static uint32_t number_of[NODES_MAX];
 
 static int send_noted(void *arg, uint32_t peer, const void *msg, size_t len)
@@ -246,6 +246,8 @@ static int send_noted(void *arg, uint32_t peer, const void *msg, size_t len)
 	struct hp_wire w;
 
 	(void)arg;
+	if (lost_peer && peer == lost_peer)
+		return -EPIPE;
 	EXPECT_EQ(hp_wire_read(&w, msg, len), 0);
 	if (w.type == HP_WIRE_WANT) {
 		wanted_of[peer]++;
@@ -254,17 +256,24 @@ static int send_noted(void *arg, uint32_t peer, const void *msg, size_t len)
 	return 0;
 }
 
-TEST(a_peer_that_does_not_answer_is_named_and_another_is_asked)
+/* Peers 1 and 3 have all that may be lent, and a question of peer 2 waits for peer 1. */
+static void open_waiting(void)
 {
-	struct hp_wire answer = { .type = HP_WIRE_RETURN };
-
-	hp_clock_set(clock_here);
 	memset(wanted_of, 0, sizeof wanted_of);
 	open_limited(send_noted, 0, 0, 0);
 	for (unsigned i = 0; i < 32; i++)
 		EXPECT_EQ(ask_of_us(i < 20 ? 1 : 3, i * 128 * KIB), 0);
 	EXPECT_EQ(ask_of_us(2, 5 * MIB), 0);
 	EXPECT(wanted_of[1] == 1 && !wanted_of[3] && lend_stats(0, 1).owes == 1);
+	EXPECT(!hp_lend_attends(node[0].lend, HP_ATTEND_RECALLS));
+}
+
+TEST(a_peer_that_does_not_answer_is_named_and_another_is_asked)
+{
+	struct hp_wire answer = { .type = HP_WIRE_RETURN };
+
+	hp_clock_set(clock_here);
+	open_waiting();
 	now += 999999999;
 	EXPECT_EQ(hugepin_lend_progress(node[0].lend), 0);
 	EXPECT(!wanted_of[3] && !lend_stats(0, 1).late);
@@ -308,6 +317,40 @@ TEST(a_program_that_sleeps_is_woken_when_a_peer_is_late)
 	}
 	EXPECT(wanted_of[1] == 1 && wanted_of[3] == 1);
 	close_limited();
+}
+
+TEST(a_question_that_waits_for_a_peer_that_is_lost_goes_to_the_next_one_at_once)
+{
+	hp_clock_set(clock_here); /* which stands still */
+	open_waiting();
+	lost_peer = 1;
+	want_memory(0, node[0].memory);
+	EXPECT_EQ(hugepin_lend_progress(node[0].lend), 0); /* the RECALL fails */
+	EXPECT_EQ(node[0].lend->peer[1].lost, -EPIPE);
+	EXPECT_EQ(hugepin_lend_progress(node[0].lend), 0);
+	EXPECT(wanted_of[3] == 1 && !lend_stats(0, 1).owes && !lend_stats(0, 1).late);
+	close_limited();
+	lost_peer = 0;
+	hp_clock_set(NULL);
+}
+
+TEST(who_is_lost_gets_no_memory_for_a_question_that_waits)
+{
+	struct hp_wire answer = { .type = HP_WIRE_RETURN, .n = 1 };
+
+	hp_clock_set(clock_here);
+	open_waiting();
+	EXPECT_EQ(ask_of_us(3, 6 * MIB), 0); /* behind that of peer 2 */
+	lost_peer = 2;
+	EXPECT_EQ(ask_of_us(2, 0), 0); /* the answer fails */
+	EXPECT_EQ(node[0].lend->peer[2].lost, -EPIPE);
+	answer.number = number_of[1];
+	answer.refs[0] = TAILQ_LAST(&node[0].lend->lender.holder[1].loans, hp_loans)->ref;
+	EXPECT_EQ(hand_in(0, 1, &answer), 0);
+	EXPECT(lend_stats(0, 2).lent == 1 && lend_stats(0, 3).lent == 13); /* the one at the answer that failed */
+	close_limited();
+	lost_peer = 0;
+	hp_clock_set(NULL);
 }
 
 /* Peer 1 lends us a key for an address. */
