@@ -378,6 +378,8 @@ unsigned hp_borrowed_retire(hugepin_lend *l, struct hp_borrowed **list, unsigned
 			forget(l, f);
 		if (used) {
 			TAILQ_INSERT_TAIL(&l->retired, f, order);
+			if (state == HP_BORROWED_WANTED)
+				TAILQ_INSERT_TAIL(&l->peer[f->peer].wanted, f, of_peer);
 			continue;
 		}
 		ret_refs[freed++] = f->ref;
@@ -431,6 +433,8 @@ static bool settle(hugepin_lend *l, struct hp_borrowed *f)
 	if (hp_counts_sum(f->index))
 		return false;
 	TAILQ_REMOVE(&l->retired, f, order);
+	if (wanted)
+		TAILQ_REMOVE(&l->peer[peer].wanted, f, of_peer);
 	end(l, f);
 	if (wanted)
 		hp_send_return(l, peer, 0, &ref, 1, false);
@@ -467,24 +471,26 @@ bool hp_borrowed_lose(hugepin_lend *l, uint32_t peer)
 {
 	enum { AT_ONCE = 4 }; /* barriers */
 	struct hp_borrowed *list[HP_WIRE_REFS_MAX], *f;
+	struct hp_peer *p = &l->peer[peer];
 	uint64_t refs[HP_WIRE_REFS_MAX];
+	unsigned i;
 
-	TAILQ_FOREACH(f, &l->retired, order)
-		if (f->peer == peer && f->state == HP_BORROWED_WANTED) {
-			HP_WRITE(f->state, HP_BORROWED_LOST);
-			forget(l, f);
-		}
-	for (unsigned i = 0; i < AT_ONCE && !TAILQ_EMPTY(&l->peer[peer].borrowed); i++) {
+	for (i = 0; i < AT_ONCE * HP_WIRE_REFS_MAX && (f = TAILQ_FIRST(&p->wanted)); i++) {
+		TAILQ_REMOVE(&p->wanted, f, of_peer);
+		HP_WRITE(f->state, HP_BORROWED_LOST);
+		forget(l, f);
+	}
+	for (i = (i + HP_WIRE_REFS_MAX - 1) / HP_WIRE_REFS_MAX; i < AT_ONCE && !TAILQ_EMPTY(&p->borrowed); i++) {
 		unsigned n = 0;
 
-		TAILQ_FOREACH(f, &l->peer[peer].borrowed, order) {
+		TAILQ_FOREACH(f, &p->borrowed, order) {
 			list[n++] = f;
 			if (n == HP_WIRE_REFS_MAX)
 				break;
 		}
 		hp_borrowed_retire(l, list, n, HP_BORROWED_LOST, refs);
 	}
-	return !TAILQ_EMPTY(&l->peer[peer].borrowed);
+	return !TAILQ_EMPTY(&p->wanted) || !TAILQ_EMPTY(&p->borrowed);
 }
 
 /* By now the slot may have another key, or none. */

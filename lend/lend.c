@@ -39,9 +39,13 @@ static void enter(hugepin_lend *l)
 	bool settled = hp_lent_settle(l->domain);
 
 	hp_lock(&l->lock);
-	l->settled = settled;
 	if (hp_lend_attends(l, HP_ATTEND_NEWS))
 		hp_news_take(l);
+	while (HP_UNLIKELY(l->drop_left || l->retire_left) && hp_serve_regions_left(l)) {
+		hp_unlock(&l->lock);
+		hp_lock(&l->lock);
+	}
+	l->settled = settled;
 	if (!TAILQ_EMPTY(&l->lender.recalls) || hp_lend_attends(l, HP_ATTEND_RECALLS))
 		hp_serve_recalls(l);
 	/* A use that was undone, or counted at the index before it was the key's, may have hidden the last one. */
@@ -499,6 +503,7 @@ static int set_up(hugepin_lend *l)
 		struct hp_peer *p = &l->peer[i];
 
 		TAILQ_INIT(&p->borrowed);
+		TAILQ_INIT(&p->wanted);
 		TAILQ_INIT(&p->asks);
 		STAILQ_INIT(&p->messages);
 		p->share = UINT64_MAX;

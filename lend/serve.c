@@ -12,7 +12,8 @@
 #include "lend/state.h"
 #include "reg/lent.h"
 
-/* Keys that are asked back, or ended, in one go. The caller releases the lock before it goes on. */
+/* Keys that are asked back, or ended, and buckets that are dropped or retired, in one go. The caller releases the lock
+ * before it goes on. */
 enum { AT_ONCE = 64 };
 
 /* ------------------------------------------------------------------ buckets */
@@ -395,11 +396,22 @@ void hp_serve_region(hugepin_lend *l, uint32_t region, bool dropped)
 
 void hp_serve_all_regions(hugepin_lend *l)
 {
+	l->drop_left = l->lender.idle_count;
+	l->retire_left = l->lender.buckets_count - l->drop_left;
+}
+
+bool hp_serve_regions_left(hugepin_lend *l)
+{
 	struct hp_bucket *b;
 
-	hp_serve_drop_idle(l, UINT32_MAX);
-	TAILQ_FOREACH(b, &l->lender.lent_list, order)
+	l->drop_left = hp_serve_drop_idle(l, l->drop_left);
+	for (unsigned i = 0; i < AT_ONCE && l->retire_left; i++, l->retire_left--) {
+		b = TAILQ_FIRST(&l->lender.lent_list);
+		TAILQ_REMOVE(&l->lender.lent_list, b, order);
+		TAILQ_INSERT_TAIL(&l->lender.lent_list, b, order);
 		hp_lender_retire(&l->lender, b);
+	}
+	return l->drop_left || l->retire_left;
 }
 
 void hp_serve_crowded(hugepin_lend *l, uint64_t bytes)

@@ -66,7 +66,11 @@ struct hp_borrowed {
 	uint32_t index; /* uses are counted here */
 	uint32_t made; /* the index's number of pins ever made, when this key began */
 	uint64_t ref; /* the peer's name for this key */
-	struct hp_link by_ref, by_frame[2];
+	struct hp_link by_ref;
+	union {
+		struct hp_link by_frame[2]; /* LIVE */
+		TAILQ_ENTRY(hp_borrowed) of_peer; /* WANTED: in its peer's `wanted` */
+	};
 	TAILQ_ENTRY(hp_borrowed) order; /* in its peer's `borrowed`, or in lend.retired */
 };
 TAILQ_HEAD(hp_borrowed_list, hp_borrowed);
@@ -108,6 +112,7 @@ struct hp_peer {
 	uint64_t share; /* the bytes of its memory that we may have */
 	uint64_t bucket; /* the length of its latest key */
 	struct hp_borrowed_list borrowed; /* LIVE keys, those that were looked at longest ago first */
+	struct hp_borrowed_list wanted; /* WANTED keys */
 	struct hp_asks asks;
 	struct hp_unsents messages;
 	uint64_t unsent_bytes; /* of these */
@@ -157,6 +162,7 @@ struct hugepin_lend {
 	struct hp_lock lock;
 	bool closing;
 	bool settled; /* this call has processed all memory that went away before it */
+	uint32_t drop_left, retire_left; /* buckets, idle and lent, whose news were lost */
 	struct hp_peer *peer;
 	/* Places in `borrowed`: how many exist, were ever in use, are in use. */
 	uint32_t borrowed_opened, borrowed_used, borrowed_count;

@@ -1,7 +1,9 @@
 /*
- * Peers that mean harm, and programs that change their minds: what a lend keeps for a peer has a limit, what is offered no
- * more is not lent, and what is closed does nothing.
+ * Peers that mean harm, and programs that change their minds: what a lend keeps for a peer has a limit, what is offered
+ * no more is not lent, and what is closed does nothing.
  */
+#include "lend/borrowed.h"
+#include "lend/news.h"
 #include "lend/serve.h"
 #include "tests/unit/lend.h"
 
@@ -144,12 +146,12 @@ static int ask_of_us(uint32_t peer, size_t offset)
 	return hand_in(0, peer, &w);
 }
 
-/* Node 0, which offers 8 MiB. */
+/* Node 0, which offers 16 MiB. */
 static void open_lender(const struct hugepin_lend_attr *attr)
 {
 	memset(asked, 0, sizeof asked);
 	T_DOMAIN_BEGINS();
-	open_node(0, 8 * MIB, 64 * MIB, attr);
+	open_node(0, 16 * MIB, 64 * MIB, attr);
 	hp_lender_fix_class(&node[0].lend->lender, 2);
 }
 
@@ -214,6 +216,41 @@ TEST(keys_are_asked_back_and_ended_some_at_a_time_so_that_others_get_the_lock)
 	EXPECT(hp_serve_gone(node[0].lend, 1));
 	EXPECT_EQ(node[0].lend->lender.holder[1].loans_count, KEYS - 64);
 	hp_unlock(&node[0].lend->lock);
+	close_limited();
+}
+
+TEST(buckets_whose_news_were_lost_are_dropped_and_asked_back_some_at_a_time)
+{
+	enum { KEYS = 128, IDLE = 30 };
+	struct hp_wire w = { .type = HP_WIRE_RETURN, .n = 1 };
+	hugepin_lend *l;
+
+	open_limited(send_nowhere, 0, 0, 0);
+	l = node[0].lend;
+	l->lender.lent_max = l->lender.peer_max = l->lender.idle_max = l->lender.idle_base = 16 * MIB;
+	for (unsigned i = 0; i < KEYS; i++)
+		EXPECT_EQ(ask_of_us(1, i * 128 * KIB), 0);
+	for (unsigned i = 0; i < 64 + IDLE; i++) {
+		w.refs[0] = TAILQ_FIRST(&l->lender.holder[1].loans)->ref;
+		EXPECT_EQ(hand_in(0, 1, &w), 0);
+	}
+	for (unsigned i = 0; i < 64; i++)
+		EXPECT_EQ(ask_of_us(2, i * 128 * KIB), 0);
+	EXPECT(l->lender.idle_count == IDLE && l->lender.lent == (KEYS - IDLE) * 128 * KIB);
+	hp_lock(&node[0].domain->lock);
+	for (int i = 0; i <= HP_NEWS_MAX; i++)
+		node[0].domain->lend_hooks->wanted(l, HP_REGIONS_MAX - 1);
+	hp_unlock(&node[0].domain->lock);
+	hp_lock(&l->lock);
+	hp_news_take(l);
+	EXPECT(l->lender.idle_count == IDLE && !l->lender.retired);
+	EXPECT(hp_serve_regions_left(l));
+	EXPECT(!l->lender.idle_count && l->lender.retired == 64 * 128 * KIB);
+	hp_unlock(&l->lock);
+	EXPECT_EQ(ask_of_us(3, 0), 0); /* before anything is lent, all are */
+	EXPECT_EQ(l->lender.retired, (KEYS - IDLE) * 128 * KIB);
+	EXPECT_EQ(hugepin_lend_progress(l), 0);
+	EXPECT_EQ(lend_stats(0, HUGEPIN_LEND_ALL).recalls, KEYS - IDLE);
 	close_limited();
 }
 
@@ -385,6 +422,34 @@ TEST(a_peer_that_lends_many_small_keys_takes_its_own_places_alone)
 	for (unsigned i = 0; i < 8; i++)
 		if (held[i].ref)
 			EXPECT_EQ(hugepin_lend_done(node[0].lend, &held[i]), 0);
+	close_limited();
+}
+
+TEST(keys_in_use_of_a_peer_that_is_gone_end_some_at_a_time)
+{
+	enum { KEYS = 100 };
+	static struct hugepin_far held[KEYS];
+	struct hp_wire w = { .type = HP_WIRE_RECALL, .n = 1 };
+	hugepin_lend *l;
+
+	open_limited(send_nowhere, 0, 0, 0);
+	l = node[0].lend;
+	for (unsigned i = 0; i < KEYS; i++) {
+		held[i] = key_of(1, (i + 1) * MIB, i + 1);
+		w.refs[0] = i + 1;
+		if (i % 4) /* the others are not asked back */
+			EXPECT_EQ(hand_in(0, 1, &w), 0);
+	}
+	EXPECT_EQ(lend_stats(0, 1).borrowed, KEYS);
+	hp_lock(&l->lock);
+	EXPECT(hp_borrowed_lose(l, 1));
+	EXPECT_EQ(l->peer[1].stats.borrowed, KEYS - 64);
+	EXPECT(!hp_borrowed_lose(l, 1));
+	EXPECT(!l->peer[1].stats.borrowed && l->borrowed_count == KEYS);
+	hp_unlock(&l->lock);
+	for (unsigned i = 0; i < KEYS; i++)
+		EXPECT_EQ(hugepin_lend_done(l, &held[i]), 0);
+	EXPECT_EQ(l->borrowed_count, 0);
 	close_limited();
 }
 
