@@ -532,6 +532,96 @@ TEST(a_pool_is_registered_and_pinned_until_it_is_deregistered)
 		hugepin_free(v[i].iov_base);
 }
 
+/* ------------------------------------------------------------------ lending */
+
+static struct {
+	unsigned char bytes[8][HUGEPIN_LEND_MESSAGE_MAX];
+	size_t len[8];
+	unsigned first, count;
+} post;
+static struct hugepin_far borrowed;
+
+static int post_message(void *arg, uint32_t peer, const void *msg, size_t len)
+{
+	(void)arg, (void)peer;
+	if (!EXPECT(post.count < 8 && len <= HUGEPIN_LEND_MESSAGE_MAX))
+		return -EAGAIN;
+	memcpy(post.bytes[post.count], msg, len);
+	post.len[post.count++] = len;
+	return 0;
+}
+
+static void is_borrowed(void *arg, void *token, int err, const struct hugepin_far *key)
+{
+	(void)arg, (void)token;
+	EXPECT_EQ(err, 0);
+	if (key)
+		borrowed = *key;
+}
+
+static int offer_buffer(void *buffer, uint32_t peer, uint64_t addr, size_t len, struct iovec *ret_buffer)
+{
+	(void)peer, (void)addr, (void)len;
+	*ret_buffer = *(struct iovec *)buffer;
+	return 0;
+}
+
+static int limits_of_remote_access(void *ctx, struct hugepin_limits *ret_)
+{
+	(void)ctx;
+	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ };
+	return 0;
+}
+
+static struct hugepin_lend_stats hand_in_all(hugepin_lend *l)
+{
+	struct hugepin_lend_stats s = { 0 };
+
+	for (; post.first < post.count; post.first++)
+		EXPECT_EQ(hugepin_lend_message(l, 0, post.bytes[post.first], post.len[post.first]), 0);
+	EXPECT_EQ(hugepin_lend_stats(l, 0, &s, sizeof s), sizeof s);
+	return s;
+}
+
+/* The process lends to itself. */
+TEST(a_borrowed_key_that_is_returned_goes_back_with_its_last_use)
+{
+	struct iovec buffer = { hugepin_malloc(MIB), MIB };
+	struct hugepin_lend_attr attr = { .size = sizeof attr,
+					  .peers = 1,
+					  .access = HUGEPIN_REMOTE_READ,
+					  .send = post_message,
+					  .ready = is_borrowed,
+					  .offer = offer_buffer };
+	struct hugepin_backend backend = *hugepin_mlock();
+	struct hugepin_far key, cleared = { 0 };
+	struct hugepin_lend_stats s;
+	hugepin_domain *d = NULL;
+	hugepin_lend *l = NULL;
+
+	backend.limits = limits_of_remote_access;
+	EXPECT_EQ(hugepin_domain_open(&backend, NULL, NULL, &d), 0);
+	if (!EXPECT_EQ(hugepin_lend_open(d, &attr, &buffer, &l), 0))
+		return;
+	EXPECT_EQ(hugepin_lend_key(l, 0, (uintptr_t)buffer.iov_base, 1, NULL, &key), 0);
+	s = hand_in_all(l);
+	EXPECT(borrowed.ref && s.lent == 1 && s.borrowed == 1);
+	EXPECT_EQ(hugepin_lend_key(l, 0, (uintptr_t)buffer.iov_base + 5, 1, NULL, &key), 1);
+	EXPECT_EQ(hugepin_lend_return(l, NULL), -EINVAL);
+	EXPECT_EQ(hugepin_lend_return(NULL, &key), -EINVAL);
+	EXPECT_EQ(hugepin_lend_return(l, &cleared), -EINVAL);
+	EXPECT_EQ(hugepin_lend_return(l, &borrowed), 0);
+	EXPECT(!borrowed.ref);
+	s = hand_in_all(l);
+	EXPECT(s.lent == 1 && s.borrowed == 1); /* while the other use is out */
+	EXPECT_EQ(hugepin_lend_done(l, &key), 0);
+	s = hand_in_all(l);
+	EXPECT(!s.lent && !s.borrowed && !s.recalled);
+	EXPECT_EQ(hugepin_lend_close(l), 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	hugepin_free(buffer.iov_base);
+}
+
 /* ------------------------------------------------------------------ statistics */
 
 TEST(pieces_of_the_heap_become_elements_under_one_key)

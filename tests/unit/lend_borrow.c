@@ -113,12 +113,15 @@ TEST(bad_arguments_are_refused)
 		EXPECT_EQ(hugepin_lend_open(node[0].domain, &attr, NULL, &l), error); \
 	} while (0)
 	REFUSED(size = 8, -EINVAL);
+	REFUSED(size = offsetof(struct hugepin_lend_attr, peer_bytes_max) - 1, -EINVAL);
 	REFUSED(peers = 0, -EINVAL);
 	REFUSED(policy = 2, -EINVAL);
 	REFUSED(access = HUGEPIN_READ, -EINVAL);
 	REFUSED(access = HUGEPIN_REMOTE_ATOMIC, -EOPNOTSUPP);
 	REFUSED(carry_max = (1 << 20) + 1, -EINVAL);
 	REFUSED(lent_bytes_max = UINT64_MAX, -EINVAL);
+	REFUSED(peer_bytes_max = MIB + 1, -EINVAL);
+	REFUSED(peer_keys_max = HP_REGIONS_MAX + 1, -EINVAL);
 	REFUSED(send = NULL, -EINVAL);
 	REFUSED(ready = NULL, -EINVAL);
 	REFUSED(offer = NULL, -EINVAL); /* in an exact domain */
@@ -128,6 +131,26 @@ TEST(bad_arguments_are_refused)
 	EXPECT_EQ(node[0].lend->lender.lent_max, 32 * MIB); /* half of the budget, and an eighth */
 	EXPECT_EQ(node[0].lend->lender.idle_base, 8 * MIB);
 	close_nodes(1);
+}
+
+TEST(a_program_of_before_the_limits_has_their_defaults_and_each_may_be_as_large_as_it_says)
+{
+	struct hugepin_lend_attr attr = attr_of(HUGEPIN_LEND_POOL, 4 * MIB, MIB);
+
+	T_DOMAIN_BEGINS();
+	attr.size = offsetof(struct hugepin_lend_attr, peer_bytes_max);
+	attr.peer_bytes_max = attr.peer_keys_max = UINT32_MAX; /* behind the end */
+	open_node(0, MIB, 64 * MIB, &attr);
+	EXPECT_EQ(node[0].lend->attr.peer_bytes_max, 4 * MIB - 128 * KIB);
+	EXPECT_EQ(node[0].lend->attr.peer_kept_max, MIB + 64 * (256 + 128));
+	EXPECT(node[0].lend->attr.peer_keys_max == 16384 && node[0].lend->attr.answer_ms == 1000);
+	close_node(0);
+	attr = attr_of(HUGEPIN_LEND_POOL, 4 * MIB, MIB);
+	attr.peer_bytes_max = 4 * MIB;
+	attr.peer_keys_max = 262144;
+	open_node(0, MIB, 64 * MIB, &attr);
+	EXPECT(node[0].lend->lender.peer_max == 4 * MIB && node[0].lend->lender.keys_max == 262144);
+	close_node(0);
 }
 
 NODES_TEST(callers_of_one_frame_share_a_question, HUGEPIN_LEND_POOL, MIB, 512 * KIB, 0)
