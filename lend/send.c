@@ -54,10 +54,11 @@ static void send_kept(hugepin_lend *l, uint32_t peer)
 static int keep(hugepin_lend *l, uint32_t peer, size_t len)
 {
 	struct hp_peer *p = &l->peer[peer];
+	uint64_t kept = p->unsent_bytes + l->lender.holder[peer].waiting_carried;
 	struct hp_unsent *m;
 
 	/* A peer that exceeds this asks questions and takes no answers. */
-	if (p->unsent_bytes + sizeof *m + len > l->attr.peer_kept_max || !(m = malloc(sizeof *m + len)))
+	if (kept + sizeof *m + len > l->attr.peer_kept_max || !(m = malloc(sizeof *m + len)))
 		return lose(l, peer, -ENOMEM);
 	m->len = len;
 	memcpy(m->bytes, l->buf, len);

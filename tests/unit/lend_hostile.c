@@ -170,7 +170,7 @@ static void open_limited(int (*send)(void *, uint32_t, const void *, size_t), ui
 
 static void close_limited(void)
 {
-	for (uint32_t peer = 1; peer < NODES_MAX; peer++)
+	for (uint32_t peer = 0; peer < NODES_MAX; peer++)
 		hugepin_lend_gone(node[0].lend, peer);
 	close_node(0);
 }
@@ -265,6 +265,30 @@ TEST(what_is_kept_for_a_peer_has_a_limit_that_is_not_anothers)
 	EXPECT_EQ(ask_of_us(1, 0), -ENOTCONN);
 	EXPECT_EQ(ask_of_us(2, 0), 0);
 	EXPECT_EQ(node[0].lend->peer[2].lost, 0);
+	close_limited();
+}
+
+TEST(what_is_kept_for_a_peer_counts_what_its_questions_carry_and_the_messages_to_it_together)
+{
+	enum { KEPT = 2048 };
+	struct hp_wire w = { .type = HP_WIRE_ASK, .len = 100, .carried = 100 };
+	static const char carry[100];
+	uint64_t carried, most = 0;
+	int err = 0;
+
+	open_limited(send_never, 0, KEPT, 0);
+	w.carry = carry;
+	for (unsigned i = 0; i < 32; i++) /* all that may be lent */
+		EXPECT_EQ(ask_of_us(i % 4 == 0 ? 0 : i % 4 == 2 ? 3 : 1, i * 128 * KIB), 0);
+	for (w.number = 1; !err && w.number < 1000; w.number++) {
+		w.addr = (uintptr_t)node[0].memory + (w.number < 9 ? 8 * MIB : 64 * MIB); /* these are refused */
+		err = hand_in(0, 2, &w);
+		carried = node[0].lend->lender.holder[2].waiting_carried;
+		most = HP_MAX(most, carried);
+		EXPECT(node[0].lend->peer[2].unsent_bytes + carried <= KEPT);
+	}
+	EXPECT_EQ(err, -ENOTCONN);
+	EXPECT_EQ(most, 800);
 	close_limited();
 }
 
