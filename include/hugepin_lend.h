@@ -73,7 +73,7 @@ struct hugepin_lend_attr {
 	 * Called with the lend's lock: must call no function of the lend. */
 	int (*offer)(void *arg, uint32_t peer, uint64_t addr, size_t len, struct iovec *ret_buffer);
 	/* May be NULL. There is work for hugepin_lend_progress(): memory is wanted back, or a peer that a question
-	 * waits for is late (answer_ms). Called on the service thread, which a lend with this callback starts, without
+	 * waits for is lost or late (answer_ms). Called on the service thread, which a lend with this callback starts, without
 	 * a lock: must return soon, and call no function of the lend. */
 	void (*wake)(void *arg);
 	/* What one peer may cost the others (hugepin_lend(7), SECURITY); 0: the default.
