@@ -1,18 +1,19 @@
 /*
  * The protocol of lent keys (lend/): two peers borrow, one lends. tests/model/run checks all interleavings with spin.
  *
- * The lender has three pieces of memory, frames 0 to 2. Peer 0 uses frames 0 and 1, peer 1 uses frames 1 and 2. A bucket is
- * a registration of a frame. The lender may lend LENT_MAX buckets at a time. A bucket without loans is deregistered at
- * once: the cache of idle ones changes no message. A loan is a peer's key of a bucket, and a ref is its number. The model
- * takes a number again as soon as no table and no message has it. That stands for numbers that are never taken again.
+ * The lender has three pieces of memory, frames 0 to 2. Peer 0 uses frames 0 and 1, peer 1 uses frames 1 and 2. A
+ * bucket is a registration of a frame. The lender may lend LENT_MAX buckets at a time. A bucket without loans is
+ * deregistered at once: the cache of idle ones changes no message. A loan is a peer's key of a bucket, and a ref is its
+ * number. The model takes a number again as soon as no table and no message has it. That stands for numbers that are
+ * never taken again.
  * Each borrower has one question out at most, REFS refs at most, and one use of a key at a time. At any time
  *  - a borrower asks, perhaps with a key that it gives back, starts a use, completes it, or gives a key back by itself
  *  - the memory of a bucket goes away (RECALL), or is wanted though no question waits for it (WANT)
  *  - a peer dies. What it had sent still arrives, and what it had posted still reaches memory, until gone() is called.
  *    Then its number is another peer's.
  *  - closing: nothing new begins. When all is quiet, the lender asks everything back.
- * WANT goes to any holder, as often as the lender likes, and the holder gives any key. So the model covers all that policies
- * can decide.
+ * WANT goes to any holder, as often as the lender likes, and the holder gives any key. So the model covers all that
+ * policies can decide.
  *
  * The assertions say:
  *  - while a use can reach memory, its key has a loan, and the bucket of the loan is registered
@@ -22,19 +23,25 @@
  *  - nobody waits for ever. After everything was asked back, nothing is lent.
  * No send waits: a channel has room for all messages that can be under way, which is asserted, too.
  *
- * Each of these is a model of its own, because all in one have too many states. With LOSS and SIZES nobody gives a key back by
- * itself, and pins of the lender's own want no room, for the same reason; still they are too many to be walked whole, so these two
- * are searched for their mistakes alone:
- * -DLOSS   a send may fail: the peer is lost, and no message reaches it or is taken of it until it is gone. Or there is no room
- *          (-EAGAIN): the message is kept, and later ones behind it. No question waits for the answer of a lost peer.
- * -DKEYS   a peer has one key at most. Its question for another one waits for itself, and nobody behind it.
- * -DSIZES  frames 0 and 1 are also one larger bucket, which counts for two. The lender takes either size, as it likes.
+ * Each of these is a setting of its own, because all in one have too many states. Where a peer has one frame, that is
+ * the one with its own number:
+ * -DKEYS   A peer has one key at most. Its question for another one waits for itself, and nobody behind it. The lender
+ *          lends one bucket at a time.
+ * -DLOSS   Once, a send fails: the peer is lost, and no message reaches it or is taken of it until it is gone. No
+ *          question waits for it, before that. Or there is no room (-EAGAIN): the message is kept, and later ones
+ *          behind it. The lender lends one bucket at a time, and a peer has one frame.
+ * -DSIZES  Frames 0 and 1 are also one larger bucket, which counts for two. The lender takes either size, as it likes.
+ *          Peer 1 has one frame.
  *
  * -DBROKEN_x makes one mistake each. The check must find it.
  */
 #define PEERS 2
 #define REFS 2
+#if defined KEYS || defined LOSS
+#define LENT_MAX 1
+#else
 #define LENT_MAX 2
+#endif
 #define LOANS (PEERS * REFS) /* refs of peer p: p * REFS and the next */
 #define ROOM (REFS + 2)
 #define NONE 7
@@ -44,10 +51,12 @@
 #else
 #define STEP d_step
 #endif
-#if defined LOSS || defined SIZES
-#define MORE false
+#if defined LOSS
+#define TWO(x) false
+#elif defined SIZES
+#define TWO(x) (x == 0)
 #else
-#define MORE true
+#define TWO(x) true
 #endif
 #ifdef KEYS
 #define KEYS_MAX 1
@@ -65,7 +74,7 @@ chan down[PEERS] = [ROOM] of { mtype, byte, byte };
 bit closing, emptying;
 bit dead[PEERS];
 #ifdef LOSS
-bit lost[PEERS], failed; /* failed: one send has, which is enough */
+bit lost[PEERS], failed, released; /* failed: one send has, which is enough; released: a question may wait no more */
 chan kept[PEERS] = [ROOM] of { mtype, byte, byte };
 #define LOST(x) lost[x]
 #else
@@ -123,7 +132,10 @@ inline lose(x)
 {
 	failed = 1;
 	lost[x] = 1;
+#ifndef BROKEN_LOST /* lets a question wait for the answer of a peer that is lost */
+	released = 1;
 	wanted[x] = 0;
+#endif
 	do
 	:: kept[x]?_, _, _
 	:: empty(kept[x]) -> break
@@ -185,7 +197,7 @@ inline end_loan(x)
 #else
 #define ROOM_FOR(frame) FITS(frame)
 #endif
-#ifdef BROKEN_NUMBER /* counts no keys */
+#ifdef BROKEN_NUMBER /* lets a question over its peer's limit wait with the others */
 #define OVER(x) false
 #else
 #define OVER(x) (KEYS_OF(x) >= KEYS_MAX)
@@ -230,7 +242,12 @@ inline next_waits()
 	tried[1] = 0
 }
 
-#define ASKED(x) (tried[x] || !HOLDS(x))
+#ifdef BROKEN_MUTE /* asks a peer that is lost */
+#define MAY_GIVE(x) HOLDS(x)
+#else
+#define MAY_GIVE(x) (HOLDS(x) && !LOST(x))
+#endif
+#define ASKED(x) (tried[x] || !MAY_GIVE(x))
 inline ask_back(x)
 {
 	tried[x] = 1;
@@ -259,13 +276,13 @@ inline serve()
 			:: (tried[0] && wanted[0]) || (tried[1] && wanted[1]) -> break
 			:: else ->
 				if
-				:: !tried[0] && HOLDS(0) -> ask_back(0); break
-				:: !tried[1] && HOLDS(1) -> ask_back(1); break
+				:: !ASKED(0) -> ask_back(0); break
+				:: !ASKED(1) -> ask_back(1); break
 				:: ASKED(0) && ASKED(1) ->
 					waiting?p, f;
 					refuse();
 					next_waits()
-				:: ASKED(0) && ASKED(1) && (HOLDS(0) || HOLDS(1)) -> next_waits() /* another round */
+				:: ASKED(0) && ASKED(1) && (MAY_GIVE(0) || MAY_GIVE(1)) -> next_waits() /* another round */
 				fi
 			fi
 		fi
@@ -282,6 +299,7 @@ inline take_back(x)
 
 inline place()
 {
+	assert(KEYS_OF(p) < KEYS_MAX); /* nobody waits for room behind a question that may wait for its peer */
 	if
 	:: ROOM_FOR(f) -> lend()
 	:: !ROOM_FOR(f) -> waiting!p, f; serve()
@@ -421,7 +439,7 @@ inline gone(q)
 }
 
 /* Pins of the lender's own want the room. */
-#define CROWD(x) (MORE && !closing && !wanted[x] && empty(waiting) && HOLDS(x))
+#define CROWD(x) (!closing && !wanted[x] && empty(waiting) && MAY_GIVE(x))
 
 active proctype lender()
 {
@@ -436,6 +454,7 @@ end:
 	:: STEP { CAN_GO(LARGE) -> goes(LARGE) }
 #endif
 #ifdef LOSS
+	:: atomic { released -> released = 0; serve() }
 	:: atomic { nempty(kept[0]) && !dead[0] -> kept[0]?what, l, i; assert(nfull(down[0])); down[0]!what, l, i }
 	:: atomic { nempty(kept[1]) && !dead[1] -> kept[1]?what, l, i; assert(nfull(down[1])); down[1]!what, l, i }
 #endif
@@ -578,14 +597,14 @@ end:
 		asking[o] = 0
 	}
 	:: atomic { CAN_ASK && !HAS(o) -> ask(o) }
-	:: atomic { CAN_ASK && !HAS(o + 1) -> ask(o + 1) }
+	:: atomic { TWO(o) && CAN_ASK && !HAS(o + 1) -> ask(o + 1) }
 	:: d_step { !closing && UNUSED(FIRST) -> hit(FIRST) }
 	:: d_step { !closing && UNUSED(FIRST + 1) -> hit(FIRST + 1) }
-	:: d_step { MORE && !closing && UNUSED(FIRST) -> key[FIRST] = NO_KEY; say(RETURN, FIRST, 0) }
-	:: d_step { MORE && !closing && UNUSED(FIRST + 1) -> key[FIRST + 1] = NO_KEY; say(RETURN, FIRST + 1, 0) }
+	:: d_step { !closing && UNUSED(FIRST) -> key[FIRST] = NO_KEY; say(RETURN, FIRST, 0) }
+	:: d_step { !closing && UNUSED(FIRST + 1) -> key[FIRST + 1] = NO_KEY; say(RETURN, FIRST + 1, 0) }
 	:: d_step { use[FIRST] -> done(FIRST) }
 	:: d_step { use[FIRST + 1] -> done(FIRST + 1) }
-	:: d_step { (!closing || LOST(o)) && !dead[o] -> dies() }
+	:: d_step { (!closing || (emptying && LOST(o))) && !dead[o] -> dies() }
 	od
 }
 
@@ -599,7 +618,8 @@ init
 	timeout;
 	d_step {
 		for (i : 0 .. PEERS - 1) {
-			assert(!asking[i] && !owed[i] && !wanted[i] && empty(up[i]) && empty(down[i]))
+			assert(LOST(i) || (!asking[i] && !owed[i] && empty(down[i])));
+			assert(!wanted[i] && empty(up[i]))
 		}
 		assert(empty(waiting))
 	}
