@@ -379,7 +379,7 @@ unsigned hp_borrowed_retire(hugepin_lend *l, struct hp_borrowed **list, unsigned
 		if (used) {
 			TAILQ_INSERT_TAIL(&l->retired, f, order);
 			if (state == HP_BORROWED_WANTED)
-				TAILQ_INSERT_TAIL(&l->peer[f->peer].wanted, f, of_peer);
+				LIST_INSERT_HEAD(&l->peer[f->peer].wanted, f, of_peer);
 			continue;
 		}
 		ret_refs[freed++] = f->ref;
@@ -434,7 +434,7 @@ static bool settle(hugepin_lend *l, struct hp_borrowed *f)
 		return false;
 	TAILQ_REMOVE(&l->retired, f, order);
 	if (wanted)
-		TAILQ_REMOVE(&l->peer[peer].wanted, f, of_peer);
+		LIST_REMOVE(f, of_peer);
 	end(l, f);
 	if (wanted)
 		hp_send_return(l, peer, 0, &ref, 1, false);
@@ -475,8 +475,8 @@ bool hp_borrowed_lose(hugepin_lend *l, uint32_t peer)
 	uint64_t refs[HP_WIRE_REFS_MAX];
 	unsigned i;
 
-	for (i = 0; i < AT_ONCE * HP_WIRE_REFS_MAX && (f = TAILQ_FIRST(&p->wanted)); i++) {
-		TAILQ_REMOVE(&p->wanted, f, of_peer);
+	for (i = 0; i < AT_ONCE * HP_WIRE_REFS_MAX && (f = LIST_FIRST(&p->wanted)); i++) {
+		LIST_REMOVE(f, of_peer);
 		HP_WRITE(f->state, HP_BORROWED_LOST);
 		forget(l, f);
 	}
@@ -490,7 +490,7 @@ bool hp_borrowed_lose(hugepin_lend *l, uint32_t peer)
 		}
 		hp_borrowed_retire(l, list, n, HP_BORROWED_LOST, refs);
 	}
-	return !TAILQ_EMPTY(&p->wanted) || !TAILQ_EMPTY(&p->borrowed);
+	return !LIST_EMPTY(&p->wanted) || !TAILQ_EMPTY(&p->borrowed);
 }
 
 /* By now the slot may have another key, or none. */

@@ -503,7 +503,7 @@ static int set_up(hugepin_lend *l)
 		struct hp_peer *p = &l->peer[i];
 
 		TAILQ_INIT(&p->borrowed);
-		TAILQ_INIT(&p->wanted);
+		LIST_INIT(&p->wanted);
 		TAILQ_INIT(&p->asks);
 		STAILQ_INIT(&p->messages);
 		p->share = UINT64_MAX;

@@ -69,7 +69,7 @@ struct hp_borrowed {
 	struct hp_link by_ref;
 	union {
 		struct hp_link by_frame[2]; /* LIVE */
-		TAILQ_ENTRY(hp_borrowed) of_peer; /* WANTED: in its peer's `wanted` */
+		LIST_ENTRY(hp_borrowed) of_peer; /* WANTED: in its peer's `wanted` */
 	};
 	TAILQ_ENTRY(hp_borrowed) order; /* in its peer's `borrowed`, or in lend.retired */
 };
@@ -112,7 +112,7 @@ struct hp_peer {
 	uint64_t share; /* the bytes of its memory that we may have */
 	uint64_t bucket; /* the length of its latest key */
 	struct hp_borrowed_list borrowed; /* LIVE keys, those that were looked at longest ago first */
-	struct hp_borrowed_list wanted; /* WANTED keys */
+	LIST_HEAD(, hp_borrowed) wanted; /* WANTED keys */
 	struct hp_asks asks;
 	struct hp_unsents messages;
 	uint64_t unsent_bytes; /* of these */
