@@ -1,9 +1,9 @@
 /*
  * Caches of freed buffers, which are not yet coalesced with their free neighbours in the tree. Each thread has a slot
  * for the buffer that it freed last, and lists; behind these are shared lists, which are stacks without a lock
- * (stack.h). Lists are by class, sixteen for each power of two of a buffer's chunks. A request takes the first buffer of
- * its own class or of the next one, as a whole, if that is not shorter than the request and at most a sixteenth longer.
- * All lists are last in, first out.
+ * (stack.h). Lists are by class, sixteen for each power of two of a buffer's chunks. A request takes the first buffer
+ * of its own class or of the next one, as a whole, if that is not shorter than the request and at most a sixteenth
+ * longer. All lists are last in, first out.
  *
  * A thread works on its own cache without a lock, and another thread may empty the cache of an idle thread:
  *	owner:	busy = 1; read limit, slot and lists; change them; busy = 0
@@ -129,11 +129,11 @@ static inline size_t hp_cache_slot_first(const struct hp_cache *c)
 extern hp_stack hp_shared[HP_CLASSES];
 
 /* For the owner, between enter and leave, if n is not above the limit. Returns the first chunk of a LIVE buffer that
- * fits (hp_chunk_fits(), hp_is_close()), of the owner's lists or of the shared ones; 0: there is none on top of them. */
+ * fits (hp_chunk_fits()), of the owner's lists or of the shared ones; 0: there is none on top of them. */
 HP_DIRECT size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align);
 
-/* For the owner, between enter and leave, if limit is not 0: put the LIVE buffer p, with this word of this content, into
- * the slot, and the slot's buffer into the owner's lists, or into a shared one if those are full. */
+/* For the owner, between enter and leave, if limit is not 0: put the LIVE buffer p, with this word of this content,
+ * into the slot, and the slot's buffer into the owner's lists, or into a shared one if those are full. */
 HP_DIRECT void hp_cache_push(struct hp_cache *c, void *p, hp_chunk *word, uint32_t w);
 
 /* Make sure that this thread has a cache, which will be emptied at thread exit. A new cache has limit 0 until

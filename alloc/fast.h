@@ -63,8 +63,8 @@ static inline __attribute__((always_inline)) void *hp_fast_malloc(struct hp_cach
 	return HP_LIKELY(p) ? p : hugepin_malloc_listed_(n, c);
 }
 
-/* off: of p, in the opened part of the span. relaxed: the program hands the buffer over; then this thread is inside, and
- * a store of the whole word tells a thief. */
+/* off: of p, in the opened part of the span. relaxed: the program hands the buffer over; then this thread is inside,
+ * and a store of the whole word tells a thief. */
 static inline __attribute__((always_inline)) void hp_fast_free(const struct hp_span *s, struct hp_cache *const *self,
 							       void *p, size_t off)
 {

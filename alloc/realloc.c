@@ -173,8 +173,8 @@ static void copy_to_zeros(char *to, const char *from, size_t len)
 		copy_chunks(to, from, len, 0);
 }
 
-/* The contents of a buffer go to a new one: whole hugepages without a copy where the new buffer has none yet. The kernel
- * refuses pages that are registered meanwhile. */
+/* The contents of a buffer go to a new one: whole hugepages without a copy where the new buffer has none yet. The
+ * kernel refuses pages that are registered meanwhile. */
 static void move_contents(struct hp_handed h, char *from, size_t len)
 {
 	const uintptr_t aligned = (uintptr_t)h.p | (uintptr_t)from;

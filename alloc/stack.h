@@ -1,12 +1,13 @@
 /*
- * A stack of listed buffers that any number of threads use at a time, without a lock (Treiber: Systems Programming, Coping
- * with Parallelism, 1986). The link of a buffer is in the upper half of its chunk's word (pages.h), never in the buffer.
- * A head has the first chunk below, and above a counter of changes, which each push and pop raises.
+ * A stack of listed buffers that any number of threads use at a time, without a lock (Treiber: Systems Programming,
+ * Coping with Parallelism, 1986). The link of a buffer is in the upper half of its chunk's word (pages.h), never in
+ * the buffer. A head has the first chunk below, and above a counter of changes, which each push and pop raises.
  *
- * Why a pop gets the right link: between its load of the head and a CAS that succeeds, the head has not changed, unless
- * exactly a multiple of 2^32 changes came between. So the chunk was the top all the time, and nobody writes the word of
- * a buffer in a stack. If the CAS fails, the word that was read may be anything, and is thrown away. It may be read even
- * then, because the table of words stays accessible below hp_span.opened; the word of chunk 0, the empty stack, is 0.
+ * Why a pop gets the right link: between its load of the head and a CAS that succeeds, the head has not changed,
+ * unless exactly a multiple of 2^32 changes came between. So the chunk was the top all the time, and nobody writes the
+ * word of a buffer in a stack. If the CAS fails, the word that was read may be anything, and is thrown away. It may be
+ * read even then, because the table of words stays accessible below hp_span.opened; the word of chunk 0, the empty
+ * stack, is 0.
  *
  * Orders: a push releases the word and what the thread did to the buffer before. Whoever loads the head with acquire
  * sees them, also through later changes by others: each of these is a CAS, so it continues the release sequence.

@@ -23,8 +23,8 @@ bool hp_there_is_quick(void);
  * does not tell. */
 bool hp_there(uintptr_t start, uintptr_t end, struct hp_there *there);
 
-/* Bytes from which hp_there_each() is worth its calls. It also opens a descriptor, and another thread may be about to use
- * that number. */
+/* Bytes from which hp_there_each() is worth its calls. It also opens a descriptor, and another thread may be about to
+ * use that number. */
 #define HP_BY_PARTS ((size_t)32 << 20)
 
 /* Call each(arg, from, to) for the parts of [start, end), private memory, that may have been written to, in their

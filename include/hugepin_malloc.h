@@ -27,8 +27,8 @@ extern "C" {
  * Errors: NULL with ENOMEM. hugepin_free leaves errno alone.
  * May block: on a lock, mostly held for less than a microsecond (fork holds it for the time of the copy), and while the
  * kernel zeroes new pages. Not async-signal-safe. May be called from fork handlers and thread destructors.
- * Algorithm: lists of freed buffers by class of length before an address-ordered first fit over 4 KiB chunks, with coalescing
- * only when lists are emptied (Rex et al. 2006, section 3.2; Wilson et al. 1995, section 3.4). */
+ * Algorithm: lists of freed buffers by class of length before an address-ordered first fit over 4 KiB chunks, with
+ * coalescing only when lists are emptied (Rex et al. 2006, section 3.2; Wilson et al. 1995, section 3.4). */
 void *hugepin_malloc(size_t size);
 void *hugepin_calloc(size_t count, size_t size);
 void *hugepin_realloc(void *ptr, size_t size);

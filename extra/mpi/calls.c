@@ -387,9 +387,9 @@ WRAP(Win_allocate, (MPI_Aint size, int unit, MPI_Info info, MPI_Comm comm, void 
 
 /* Where both sides synchronise, each process brings in its own window: the others access it from then on. An
  * operation's local buffer is brought in by the operation, and again by the call that closes the operation, since many
- * MPIs send nothing before that call. MPI_Win_start opens the windows of others, so it tells of nothing. A lock is a call
- * of the origin's alone, and the layer at the target does not see it. So the target announces its window when it locks
- * the window itself, for all. */
+ * MPIs send nothing before that call. MPI_Win_start opens the windows of others, so it tells of nothing. A lock is a
+ * call of the origin's alone, and the layer at the target does not see it. So the target announces its window when it
+ * locks the window itself, for all. */
 #define SYNCHRONISATION(NAME, PARAMETERS, ARGUMENTS, TARGET) \
 	WRAP(NAME, PARAMETERS, ARGUMENTS, hp_window_closed(c, err); hp_call_end(c), hp_window_closing(c, win, TARGET);)
 #define EPOCH(NAME, PARAMETERS, ARGUMENTS, PHASE) \
