@@ -240,28 +240,18 @@ void *hugepin_aligned_alloc(size_t align, size_t size)
 	return p ? p : alloc_below(align, size);
 }
 
-struct clearing {
-	uintptr_t start, end;
-};
-
-static void clear_part(void *clearing, uintptr_t from, uintptr_t to)
+static void clear_part(void *unused, uintptr_t from, uintptr_t to)
 {
-	struct clearing *c = clearing;
-
-	from = HP_MAX(from, c->start);
-	to = HP_MIN(to, c->end);
-	if (from < to)
-		memset((void *)from, 0, to - from);
+	(void)unused;
+	memset((void *)from, 0, to - from);
 }
 
 /* Clear the first `bytes` of a buffer. The parts of a long buffer that have no memory read as zeros already, and have
  * to stay so, because a program may use little of a large table. Pages of the pool have memory anyway. */
 static void *clear(void *p, size_t bytes)
 {
-	struct clearing c = { (uintptr_t)p, (uintptr_t)p + bytes };
-
 	if (bytes < HP_BY_PARTS || HP_STAT_GET(hugetlb_bytes) ||
-	    !hp_there_each(c.start, hp_round_up(c.end, hp_base_page), clear_part, &c))
+	    !hp_there_each((uintptr_t)p, (uintptr_t)p + bytes, clear_part, NULL))
 		memset(p, 0, bytes);
 	return p;
 }

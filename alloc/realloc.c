@@ -150,26 +150,23 @@ static void copy_chunks(char *to, const char *from, size_t len, size_t dirty)
 
 struct copying {
 	char *to; /* new memory that reads as zeros */
-	uintptr_t from, end;
+	uintptr_t from;
 };
 
 static void copy_part(void *copying, uintptr_t from, uintptr_t to)
 {
 	const struct copying *c = copying;
 
-	from = HP_MAX(from, c->from);
-	to = HP_MIN(to, c->end);
-	if (from < to)
-		copy_chunks(c->to + (from - c->from), (void *)from, to - from, 0);
+	copy_chunks(c->to + (from - c->from), (void *)from, to - from, 0);
 }
 
 /* Copy a buffer's chunks to new memory that reads as zeros. Of a long buffer only parts that have memory are read. */
 static void copy_to_zeros(char *to, const char *from, size_t len)
 {
-	struct copying c = { to, (uintptr_t)from, (uintptr_t)from + len };
+	struct copying c = { to, (uintptr_t)from };
 
 	if (len < HP_BY_PARTS || HP_STAT_GET(hugetlb_bytes) ||
-	    !hp_there_each(c.from & -hp_base_page, hp_round_up(c.end, hp_base_page), copy_part, &c))
+	    !hp_there_each(c.from, c.from + len, copy_part, &c))
 		copy_chunks(to, from, len, 0);
 }
 

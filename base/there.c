@@ -65,13 +65,21 @@ static bool by_pagemap(uintptr_t start, uintptr_t end, struct hp_there *there)
 struct parts {
 	void (*each)(void *arg, uintptr_t from, uintptr_t to);
 	void *arg;
+	uintptr_t start, end;
 };
+
+/* Call each() for what of a part lies in the range. */
+static void give(const struct parts *p, uintptr_t from, uintptr_t to)
+{
+	from = HP_MAX(from, p->start);
+	to = HP_MIN(to, p->end);
+	if (from < to)
+		p->each(p->arg, from, to);
+}
 
 static void tell_part(void *parts, const struct hp_pagescan_region *r)
 {
-	struct parts *p = parts;
-
-	p->each(p->arg, r->start, r->end);
+	give(parts, r->start, r->end);
 }
 
 /* Whether the page has memory, by its entry of pagemap, or by mincore(2). */
@@ -100,7 +108,7 @@ static bool by_entries(uintptr_t start, uintptr_t end, const struct parts *p)
 			for (k = i; k < n && has_memory(entry[k], resident[k]); k++)
 				;
 			if (k > i)
-				p->each(p->arg, at + i * hp_base_page, at + k * hp_base_page);
+				give(p, at + i * hp_base_page, at + k * hp_base_page);
 		}
 	}
 	if (fd >= 0)
@@ -110,15 +118,17 @@ static bool by_entries(uintptr_t start, uintptr_t end, const struct parts *p)
 
 bool hp_there_each(uintptr_t start, uintptr_t end, void (*each)(void *arg, uintptr_t from, uintptr_t to), void *arg)
 {
-	struct parts p = { each, arg };
+	struct parts p = { each, arg, start, end };
 
+	start &= -hp_base_page;
+	end = hp_round_up(end, hp_base_page);
 	return !hp_is_filtered() && (scan(start, end, HP_PAGESCAN_PRESENT | HP_PAGESCAN_SWAPPED, tell_part, &p) ||
 				     by_entries(start, end, &p));
 }
 
 struct copying {
 	char *to;
-	uintptr_t from, at, end; /* at: copied up to here */
+	uintptr_t from, at; /* at: copied up to here */
 };
 
 static void copy_part(void *copying, uintptr_t from, uintptr_t to)
@@ -126,7 +136,6 @@ static void copy_part(void *copying, uintptr_t from, uintptr_t to)
 	struct copying *c = copying;
 
 	from = HP_MAX(from, c->at);
-	to = HP_MIN(to, c->end);
 	if (from >= to)
 		return;
 	memset(c->to + (c->at - c->from), 0, from - c->at);
@@ -136,13 +145,13 @@ static void copy_part(void *copying, uintptr_t from, uintptr_t to)
 
 void hp_there_copy(void *to, const void *from, size_t len)
 {
-	uintptr_t start = (uintptr_t)from, mask = -hp_base_page;
-	struct copying c = { to, start, start, start + len };
+	const uintptr_t start = (uintptr_t)from, end = start + len;
+	struct copying c = { to, start, start };
 
-	if (hp_there_each(start & mask, (c.end + hp_base_page - 1) & mask, copy_part, &c))
-		memset(c.to + (c.at - start), 0, c.end - c.at);
+	if (hp_there_each(start, end, copy_part, &c))
+		memset(c.to + (c.at - start), 0, end - c.at);
 	else
-		memcpy(c.to + (c.at - start), (void *)c.at, c.end - c.at);
+		memcpy(c.to + (c.at - start), (void *)c.at, end - c.at);
 }
 
 struct within {

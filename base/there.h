@@ -28,7 +28,7 @@ bool hp_there(uintptr_t start, uintptr_t end, struct hp_there *there);
 #define HP_BY_PARTS ((size_t)32 << 20)
 
 /* Call each(arg, from, to) for the parts of [start, end), private memory, that may have been written to, in their
- * order. All else reads as zeros. start and end are bounds of base pages. Takes microseconds for each GiB in hugepages,
+ * order, cut off at start and end. All else reads as zeros. Takes microseconds for each GiB in hugepages,
  * and milliseconds before Linux 6.7 or for each GiB in base pages. False: the kernel does not tell, or the program has
  * a filter of system calls; each() may have been called for some of the parts. */
 bool hp_there_each(uintptr_t start, uintptr_t end, void (*each)(void *arg, uintptr_t from, uintptr_t to), void *arg);
