@@ -183,10 +183,12 @@ size_t hp_place(struct hp_placement *r)
 	    (HP_STAT_GET(listed_bytes) >> HP_CHUNK_SHIFT) + hp_cache_self->listed > HP_LISTED_LARGE)
 		hp_lists_clear();
 	chunk = find_hole(r);
-	if (lacks_memory(chunk, r) && hp_lists_clear()) /* prefer memory that is in use already */
-		chunk = find_hole(r);
-	if (lacks_memory(chunk, r))
-		hp_cache_ask_others();
+	if (lacks_memory(chunk, r)) {
+		if (hp_lists_clear()) /* prefer memory that is in use already */
+			chunk = find_hole(r);
+		if (lacks_memory(chunk, r))
+			hp_cache_ask_others();
+	}
 	if (!chunk) {
 		chunk = grow(r);
 		if (!chunk)
