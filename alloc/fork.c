@@ -411,8 +411,10 @@ bool hp_fork_may_leave(void)
 
 void hp_fork_leave(void)
 {
-	if (whole_pool().pages)
-		count_cow(whole_pool());
+	const struct pool all = whole_pool();
+
+	if (all.pages)
+		count_cow(all);
 }
 
 void hp_fork_parent(void)
