@@ -228,8 +228,7 @@ static int ask_program(hugepin_lend *l, struct hp_question *q)
 	return q->addr >= q->buffer && q->addr < q->buffer_end ? 0 : EACCES;
 }
 
-/* Serve the questions of one queue in order. NULL, or a question that now has to wait in another queue, and is there.
- * */
+/* Serve the questions of one queue in order. NULL, or a question that now waits in another queue. */
 static struct hp_question *serve_queue(hugepin_lend *l, struct hp_questions *queue)
 {
 	struct hp_question *q;

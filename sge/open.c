@@ -168,11 +168,24 @@ static void prepare_slots(struct hugepin_sgq *q, const struct hugepin_sgq_attr *
 	q->idle_count = q->recv_depth;
 }
 
-void hp_sgq_destroy(struct hugepin_sgq *q)
+static int open_taker(struct hugepin_sgq *q)
+{
+	int err = hp_taker_open(&q->taker);
+	if (!err && q->flags & HUGEPIN_SGQ_WAIT && (err = hp_sgq_wait_open(q)))
+		hp_taker_close(&q->taker);
+	return err;
+}
+
+static void close_taker(struct hugepin_sgq *q)
 {
 	hp_taker_close(&q->taker);
 	if (q->flags & HUGEPIN_SGQ_WAIT)
 		hp_sgq_wait_close(q);
+}
+
+void hp_sgq_destroy(struct hugepin_sgq *q)
+{
+	close_taker(q);
 	/* in a child of fork this returns -ESTALE: there is nothing to unpin */
 	if (q->pool) {
 		free(q->sub);
@@ -220,14 +233,9 @@ static int open_queue(const struct hugepin_sgq *settings, const struct hugepin_s
 	lay_out(q, block);
 	hp_sgq_watch_forks();
 	pthread_mutex_init(&q->lock, NULL);
-	int err = hp_taker_open(&q->taker);
-	if (!err && q->flags & HUGEPIN_SGQ_WAIT && (err = hp_sgq_wait_open(q)))
-		hp_taker_close(&q->taker);
-	if (!err && q->pool && (err = open_in_pool(q, a))) {
-		hp_taker_close(&q->taker);
-		if (q->flags & HUGEPIN_SGQ_WAIT)
-			hp_sgq_wait_close(q);
-	}
+	int err = open_taker(q);
+	if (!err && q->pool && (err = open_in_pool(q, a)))
+		close_taker(q);
 	if (err) {
 		pthread_mutex_destroy(&q->lock);
 		free(q);
