@@ -69,9 +69,9 @@ static bool move_wanted(void)
 
 	if (hp_sandboxed || hp_watch_any() || hp_heap_has_hooks() || !HP_STAT(hugetlb_bytes))
 		return false;
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	wanted = hp_move_wanted();
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	return wanted;
 }
 
@@ -86,7 +86,7 @@ static bool in_own_cache(void)
 /* Whether a signal handler forks that has interrupted its own thread inside the heap. */
 static bool interrupts_heap(void)
 {
-	return hp_lock_mine(&hp_heap_lock) || hp_pages_inside() || in_own_cache();
+	return hp_heap_mine() || hp_pages_inside() || in_own_cache();
 }
 
 static void note_length(uint64_t us)
@@ -118,18 +118,18 @@ static void heap_prefork(void)
 		hp_thread_forbid(&hp_ticker);
 	if (!is_alone)
 		_IO_list_lock();
-	locked = !hp_lock_mine(&hp_heap_lock);
+	locked = !hp_heap_mine();
 	if (locked) {
 		/* Quiesce the heap before taking jemalloc's locks, because a watcher, or a hook on mmap, runs inside a
 		 * mapping call and may allocate. */
-		hp_lock(&hp_heap_lock);
+		hp_heap_lock();
 		hp_pages_quiesce(HP_PART_HEAP);
-		hp_unlock(&hp_heap_lock);
+		hp_heap_unlock();
 	}
 	if (!is_alone && hp_small()->prefork)
 		hp_small()->prefork();
 	if (locked) {
-		hp_lock(&hp_heap_lock);
+		hp_heap_lock();
 		hp_pages_quiesce(HP_PART_SMALL);
 	}
 	forking.signals = old;
@@ -144,7 +144,7 @@ static void heap_prefork(void)
 	}
 	/* After this, every other thread waits for the lock, or hp_cache_unsettled() says that one may be busy. */
 	hp_cache_steal(false, 0);
-	hp_lists_clear();
+	hp_lists_clear(HP_SHARD_HELD_ALL);
 	begun_ns = hp_clock_ns();
 	if (moves)
 		moved = hp_move();
@@ -163,7 +163,7 @@ static void end_fork(void (*small_postfork)(void))
 
 	if (forking.locked) {
 		hp_pages_resume();
-		hp_unlock(&hp_heap_lock);
+		hp_heap_unlock();
 	}
 	if (!was_alone && small_postfork)
 		small_postfork();
@@ -199,7 +199,7 @@ static void rebuild_tree(void)
 {
 	size_t taken = 0, room = 0;
 
-	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT;) {
+	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.end[HP_PART_HEAP] << HP_PAGE_CHUNKS_SHIFT;) {
 		size_t gap, n = 1;
 		unsigned s;
 
@@ -207,10 +207,10 @@ static void rebuild_tree(void)
 			c = (hp_page_of(c) + 1) << HP_PAGE_CHUNKS_SHIFT;
 			continue;
 		}
-		gap = hp_tree_free_after(&hp_span.tree, c, HP_PAGE_CHUNKS - (c & (HP_PAGE_CHUNKS - 1)));
+		gap = hp_holes_after(&hp_span.holes, c, HP_PAGE_CHUNKS - (c & (HP_PAGE_CHUNKS - 1)));
 		if (gap) {
 			if (hp_span.page[hp_page_of(c)].lost)
-				hp_tree_take(&hp_span.tree, c, gap);
+				hp_chunks_set_taken(c, gap);
 			c += gap;
 			continue;
 		}
@@ -220,7 +220,7 @@ static void rebuild_tree(void)
 		if (s == HP_CHUNK_FREE)
 			while (hp_page_of(c + n) == hp_page_of(c) &&
 			       HP_CHUNK_STATE(hp_chunk_get(c + n)) == HP_CHUNK_FREE &&
-			       !hp_tree_free_after(&hp_span.tree, c + n, 1))
+			       !hp_holes_after(&hp_span.holes, c + n, 1))
 				n++;
 		if (s == HP_CHUNK_FREE || s == HP_CHUNK_LISTED) {
 			hp_chunk_set(c, 0);
@@ -235,7 +235,7 @@ static void rebuild_tree(void)
 	}
 	HP_STAT(taken_bytes) = taken << HP_CHUNK_SHIFT;
 	HP_STAT(room_bytes) = room << HP_CHUNK_SHIFT;
-	for (size_t p = 1; p < hp_span.tree.used; p++)
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++)
 		if (hp_span.page[p].state != HP_PAGE_NONE && hp_span.page[p].extent == p)
 			hp_extent_destroy_if_empty(p);
 }
@@ -272,11 +272,11 @@ bool hugepin_fork_refused_(void)
 	if (interrupts_heap()) {
 		refused = !hp_fork_may_leave();
 	} else {
-		hp_lock(&hp_heap_lock);
+		hp_heap_lock();
 		hp_pages_quiesce(HP_PART_HEAP);
 		refused = hp_fork_refuses();
 		hp_pages_resume();
-		hp_unlock(&hp_heap_lock);
+		hp_heap_unlock();
 	}
 	if (refused)
 		HP_STAT_COUNT(forks_refused, 1);

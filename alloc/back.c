@@ -14,7 +14,7 @@
 
 bool hp_page_is_free(size_t page, uint32_t ticks)
 {
-	return hp_tree_page_free(&hp_span.tree, page) && hp_span.tree.now - hp_span.tree.stamps[page] >= ticks;
+	return hp_holes_page(&hp_span.holes, page) && hp_span.holes.now - hp_span.holes.stamps[page] >= ticks;
 }
 
 /* Whether the page has memory, but no part of a buffer. */
@@ -66,7 +66,7 @@ size_t hp_give_back(size_t first, size_t end, uint32_t ticks, size_t keep, bool 
 			p++;
 			continue;
 		}
-		hp_tree_take(&hp_span.tree, p << HP_PAGE_CHUNKS_SHIFT, n << HP_PAGE_CHUNKS_SHIFT);
+		hp_chunks_set_taken(p << HP_PAGE_CHUNKS_SHIFT, n << HP_PAGE_CHUNKS_SHIFT);
 		if (hp_pages_release(p, n))
 			bytes += n << HP_PAGE_SHIFT;
 		hp_chunks_free(p << HP_PAGE_CHUNKS_SHIFT, n << HP_PAGE_CHUNKS_SHIFT);
@@ -81,15 +81,15 @@ size_t hp_purge(bool may_wait)
 	size_t bytes;
 
 	hp_cache_steal(false, 0);
-	hp_lists_clear();
+	hp_lists_clear(HP_SHARD_HELD_ALL);
 	for (size_t c = 1; (c = hp_madvise_next_stuck(c)) != 0; c++) {
 		if (hp_madvise_undo(c, hp_chunk_extent(c)))
 			hp_buffer_give(c);
 		else
 			hp_madvise_stick(c);
 	}
-	bytes = hp_give_back(1, hp_span.tree.used, 0, 0, may_wait);
-	bytes += hp_give_back(hp_span.small, hp_span.tree.upper_used, 0, 0, may_wait);
+	bytes = hp_give_back(1, hp_span.end[HP_PART_HEAP], 0, 0, may_wait);
+	bytes += hp_give_back(hp_span.small, hp_span.end[HP_PART_SMALL], 0, 0, may_wait);
 	HP_STAT_ADD(purged_bytes, bytes);
 	return bytes + hp_copy_drop();
 }
@@ -119,8 +119,8 @@ bool hp_more_to_give(bool held_too)
 {
 	bool (*such)(size_t page, uint32_t ticks) = held_too ? has_idle_memory : may_leave;
 
-	return hp_span.left || are_more(1, hp_span.tree.used, HP_WATERMARK, such) ||
-	       are_more(hp_span.small, hp_span.tree.upper_used, 0, such);
+	return hp_span.left || are_more(1, hp_span.end[HP_PART_HEAP], HP_WATERMARK, such) ||
+	       are_more(hp_span.small, hp_span.end[HP_PART_SMALL], 0, such);
 }
 
 int hugepin_purge(void)
@@ -132,16 +132,16 @@ int hugepin_purge(void)
 	if (hp_peak_on)
 		hp_peak_leaving();
 	if (let_go && !hp_locks_held && !hp_pages_inside()) {
-		hp_lock(&hp_heap_lock);
+		hp_heap_lock();
 		hp_cache_steal(false, 0);
-		hp_lists_clear();
-		hp_unlock(&hp_heap_lock);
+		hp_lists_clear(HP_SHARD_HELD_ALL);
+		hp_heap_unlock();
 		let_go(0);
 	}
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	if (!hp_pages_inside())
 		hp_purge(true);
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	return 0;
 }
 
@@ -149,13 +149,13 @@ bool hugepin_purge_for_small_(void)
 {
 	size_t bytes = 0;
 
-	if (!hp_heap_ready() || hp_lock_mine(&hp_heap_lock) ||
+	if (!hp_heap_ready() || hp_heap_mine() ||
 	    hp_watch_any()) /* a watcher may allocate, but the caller holds locks of jemalloc's */
 		return false;
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	/* do not wait for a fork, which is about to take the locks of jemalloc that the caller holds */
 	if (!hp_pages_inside() && !hp_pages_quiet())
 		bytes = hp_purge(false);
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	return bytes;
 }

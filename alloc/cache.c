@@ -90,53 +90,52 @@ HP_DIRECT void hp_cache_push(struct hp_cache *c, void *p, hp_chunk *word, uint32
 	atomic_store_explicit(&c->slot.n, HP_CHUNK_COUNT(w), memory_order_relaxed);
 }
 
-/* Give a listed buffer to the tree. No list has a buffer on a page that leaves the pool. */
-static void give_to_tree(size_t chunk, size_t n)
+/* Give a whole list to the trees. Returns the number of chunks. No list has a buffer on a page that leaves the pool. */
+static size_t list_clear(size_t chunk, unsigned *held)
 {
-	HP_ASSERT(!hp_span.page[hp_page_of(chunk)].leaves);
-	HP_ASSERT(!hp_span.page[hp_page_of(chunk + n - 1)].leaves);
-	hp_chunk_set(chunk, 0);
-	hp_tree_free(&hp_span.tree, chunk, n);
-	HP_STAT_ADD(taken_bytes, -((uint64_t)n << HP_CHUNK_SHIFT));
-	HP_STAT_ADD(cleared, 1);
-}
-
-/* Give a whole list to the tree. Returns the number of chunks. */
-static size_t list_clear(size_t chunk)
-{
-	size_t total = 0, next;
+	size_t total = 0, count = 0, next;
 
 	for (; chunk; chunk = next) {
 		const uint64_t w = hp_chunk_get(chunk);
+		const size_t n = HP_CHUNK_COUNT(w);
 
+		hp_shard_switch(held, hp_span.page[hp_page_of(chunk)].shard);
+		HP_ASSERT(!hp_span.page[hp_page_of(chunk)].leaves);
+		HP_ASSERT(!hp_span.page[hp_page_of(chunk + n - 1)].leaves);
 		next = HP_CHUNK_LINK(w);
-		total += HP_CHUNK_COUNT(w);
-		give_to_tree(chunk, HP_CHUNK_COUNT(w));
+		hp_chunk_set(chunk, 0);
+		hp_chunks_set_free(chunk, n);
+		total += n;
+		count++;
+	}
+	if (count) {
+		HP_STAT_COUNT(taken_bytes, -((uint64_t)total << HP_CHUNK_SHIFT));
+		HP_STAT_COUNT(cleared, count);
 	}
 	return total;
 }
 
-bool hp_shared_clear(void)
+bool hp_shared_clear(unsigned *held)
 {
 	size_t total = 0;
 
 	if (!HP_STAT_GET(listed_bytes))
 		return false;
 	for (unsigned i = 0; i < HP_CLASSES; i++)
-		total += list_clear(hp_stack_take(&hp_shared[i]));
+		if (!hp_stack_is_empty(&hp_shared[i]))
+			total += list_clear(hp_stack_take(&hp_shared[i]), held);
 	HP_STAT_COUNT(listed_bytes, -((uint64_t)total << HP_CHUNK_SHIFT));
 	return total;
 }
 
-void hp_cache_clear(struct hp_cache *c)
+void hp_cache_clear(struct hp_cache *c, unsigned *held)
 {
-	const uint32_t n = hp_cache_slot(c);
-
-	if (n)
-		give_to_tree(hp_cache_slot_first(c), n);
+	if (hp_cache_slot(c)) /* its word has no link */
+		list_clear(hp_cache_slot_first(c), held);
 	atomic_store_explicit(&c->slot.n, 0, memory_order_relaxed);
-	for (unsigned i = 0; c->listed && i < HP_CLASSES; i++) {
-		c->listed -= (uint32_t)list_clear(c->head[i]);
+	for (unsigned i = 0; c->listed && i < HP_CLASSES; i++)
+		if (c->head[i]) {
+			c->listed -= (uint32_t)list_clear(c->head[i], held);
 		c->head[i] = 0;
 	}
 }
@@ -172,7 +171,7 @@ void hugepin_small_only_(bool on)
 /* The cache is no longer in the list `registered`. The lock is held. */
 static void retire(struct hp_cache *c)
 {
-	hp_cache_clear(c);
+	hp_cache_clear(c, HP_SHARD_HELD_ALL);
 	atomic_store_explicit(&c->limit, 0, memory_order_relaxed);
 	c->tid = 0;
 	c->next = spare;
@@ -186,12 +185,12 @@ static void at_exit(void *cache)
 
 	exiting = true;
 	hp_cache_self = &hp_cache_none;
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	for (at = &registered; *at != c; at = &(*at)->next)
 		;
 	*at = c->next;
 	retire(c);
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 }
 
 void hp_cache_init(void)
@@ -257,15 +256,15 @@ void hp_cache_adopt(void)
 			tid = 0;
 		else
 			tid = (uint32_t)hp_tid();
-		hp_lock(&hp_heap_lock);
+		hp_heap_lock();
 		if (!spare)
 			reap();
 		if (!spare) {
-			hp_unlock(&hp_heap_lock);
+			hp_heap_unlock();
 			more = map_caches();
 			if (!more)
 				return;
-			hp_lock(&hp_heap_lock);
+			hp_heap_lock();
 			struct hp_cache *last = more;
 
 			while (last->next)
@@ -282,7 +281,7 @@ void hp_cache_adopt(void)
 		/* set under the lock: a child forked by a signal handler has this pointer and the list entry, or
 		 * neither */
 		hp_cache_self = c;
-		hp_unlock(&hp_heap_lock);
+		hp_heap_unlock();
 	}
 	/* No lock is held here, and the cache is in place, because pthread_setspecific() may allocate: its second level
 	 * of keys is a small request. A thread that came before the constructor gets its key at a later slow call. */
@@ -315,14 +314,14 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 		fence = false;
 
 	unsettled = false;
-	hp_span.tree.now -= age;
+	hp_span.holes.now -= age;
 	for (struct hp_cache *c = registered; c; c = c->next) {
 		if (c == hp_cache_self)
 			continue;
 		bool mine = hp_cache_is_left(c) && fence && (!idle_only || c->asked);
 
 		if (mine && (hp_cache_slot(c) || c->listed)) {
-			hp_cache_clear(c);
+			hp_cache_clear(c, HP_SHARD_HELD_ALL);
 			HP_STAT_ADD(stolen, 1);
 		}
 		unsettled |= !mine;
@@ -330,7 +329,7 @@ bool hp_cache_steal(bool idle_only, uint32_t age)
 		remain |= membarrier_ready && !hp_sandboxed && !mine;
 		c->asked = true;
 	}
-	hp_span.tree.now += age;
+	hp_span.holes.now += age;
 	return remain;
 }
 

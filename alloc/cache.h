@@ -62,6 +62,7 @@ struct hp_cache {
 	struct hp_cache *next; /* link in the list `registered` or `spare` */
 	uint32_t tid; /* the kernel's id of the cache's thread; 0: not known */
 	bool asked; /* the last tick set limit to 0, and the owner has made no slow call since */
+	unsigned shard; /* the owner's: where it places buffers */
 
 	/* The owner's, by the protocol at the head of this file. By class: the first chunk of the first buffer, 0: none. */
 	uint32_t head[HP_CLASSES];
@@ -145,9 +146,11 @@ void hp_cache_init(void);
 
 /* All functions below: the caller holds hp_heap_lock. */
 
-/* Give all buffers of a cache, or of the shared lists, to the tree. The latter returns whether there were any. */
-void hp_cache_clear(struct hp_cache *c);
-bool hp_shared_clear(void);
+/* Give all buffers of a cache, or of the shared lists, to the trees. held: the shard whose lock is held, HP_SHARD_NONE
+ * or HP_SHARD_ALL; it changes as in hp_shard_switch(). If not all locks are held, the caller is the cache's owner,
+ * inside. Shared lists: returns whether there were any buffers. */
+void hp_cache_clear(struct hp_cache *c, unsigned *held);
+bool hp_shared_clear(unsigned *held);
 
 /* Ask every other thread to empty its cache at its next call. */
 void hp_cache_ask_others(void);

@@ -51,8 +51,8 @@ void hugepin_threads_allow_(void)
 	hp_service_allow();
 	hp_service_resume();
 	hp_thread_allow(&hp_ticker);
-	if (hp_heap_ready() && !hp_lock_mine(&hp_heap_lock)) {
-		hp_lock(&hp_heap_lock);
+	if (hp_heap_ready() && !hp_heap_mine()) {
+		hp_heap_lock();
 		hp_unlock_and_tick(true, true);
 	}
 }
@@ -97,8 +97,8 @@ void hugepin_span_limit_(size_t limit)
 {
 	if (!hp_heap_ready())
 		return; /* hp_span_init() will see the limit */
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	hp_copy_drop();
 	hp_span_shrink(limit);
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 }

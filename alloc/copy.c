@@ -64,10 +64,10 @@ bool hp_copy_is_early(size_t p)
 
 int hp_copy_runs(bool (*take)(size_t p), int (*each)(void *arg, size_t first, size_t end), void *arg)
 {
-	for (size_t p = 1; p < hp_span.tree.used;) {
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP];) {
 		size_t q = p;
 
-		while (q < hp_span.tree.used && take(q))
+		while (q < hp_span.end[HP_PART_HEAP] && take(q))
 			q++;
 		if (q > p) {
 			int err = each(arg, p, q);
@@ -92,7 +92,7 @@ typedef void each_part(void *arg, size_t page, size_t from, size_t to);
 
 static void each_live(bool listed_too, each_part *each, void *arg)
 {
-	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT;) {
+	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.end[HP_PART_HEAP] << HP_PAGE_CHUNKS_SHIFT;) {
 		size_t p = c >> HP_PAGE_CHUNKS_SHIFT;
 
 		if (hp_span.page[p].state == HP_PAGE_NONE) {
@@ -100,7 +100,7 @@ static void each_live(bool listed_too, each_part *each, void *arg)
 			continue;
 		}
 
-		size_t gap = hp_tree_free_after(&hp_span.tree, c, HP_PAGE_CHUNKS);
+		size_t gap = hp_holes_after(&hp_span.holes, c, HP_PAGE_CHUNKS);
 
 		if (gap) {
 			c += gap;
@@ -154,7 +154,7 @@ size_t hp_copy_mark(enum hp_page_fork (*fate)(size_t p), bool listed_too)
 
 void hp_copy_unmark(void)
 {
-	for (size_t p = 1; p < hp_span.tree.used; p++)
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++)
 		hp_span.page[p].fork = HP_PAGE_SHARED;
 }
 
@@ -348,7 +348,7 @@ static long map(size_t len, int prot)
 	size_t pages = hp_round_up(len, HP_PAGE) >> HP_PAGE_SHIFT;
 	long p = hp_sys(SYS_mmap, NULL, len, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1), err;
 
-	if (p != -ENOMEM || hp_span.pages - hp_span.tree.used < pages || (copy.map && is_in_span(copy.map)))
+	if (p != -ENOMEM || hp_span.pages - hp_span.end[HP_PART_HEAP] < pages || (copy.map && is_in_span(copy.map)))
 		return p;
 	p = (long)hp_page_addr(hp_span.pages - pages);
 	err = hp_sys(SYS_mprotect, p, len, prot); /* not mapped over, so that a refusal leaves no hole */
@@ -581,7 +581,7 @@ void hp_copy_keep(void)
 {
 	copy.used = !is_in_span(copy.map) && could_map(copy.pages) &&
 		    hp_sys(SYS_madvise, copy.map, copy.end - copy.map, MADV_DONTDUMP) == 0;
-	copy.since = hp_span.tree.now;
+	copy.since = hp_span.holes.now;
 	if (!copy.used)
 		hp_copy_drop();
 }
@@ -593,7 +593,7 @@ size_t hp_copy_kept(void)
 
 bool hp_copy_age(uint32_t ticks)
 {
-	if (copy.used && hp_span.tree.now - copy.since >= ticks)
+	if (copy.used && hp_span.holes.now - copy.since >= ticks)
 		hp_copy_drop();
 	return copy.used;
 }

@@ -32,21 +32,21 @@ static bool tick(bool bare, bool may_repair)
 
 	if (HP_UNLIKELY(hp_peak_on))
 		hp_peak_leaving();
-	hp_lock(&hp_heap_lock);
-	hp_span.tree.now++;
+	hp_heap_lock();
+	hp_span.holes.now++;
 	/* 2: buffers in an idle thread's cache were freed before the last tick. */
 	more = hp_cache_steal(true, 2) || repairs;
 	/* Buffers in the shared lists were freed since the last tick, so stamp them with the time of that tick. */
-	hp_span.tree.now--;
-	hp_shared_clear();
-	hp_span.tree.now++;
+	hp_span.holes.now--;
+	hp_shared_clear(HP_SHARD_HELD_ALL);
+	hp_span.holes.now++;
 	if (let_go) { /* after the lists are cleared: domains then see all free pages */
-		hp_unlock(&hp_heap_lock);
+		hp_heap_unlock();
 		let_go(HP_TICKS + 1);
-		hp_lock(&hp_heap_lock);
+		hp_heap_lock();
 	}
-	HP_STAT_ADD(decayed_bytes, hp_give_back(1, hp_span.tree.used, HP_TICKS + 1, HP_WATERMARK, true));
-	HP_STAT_ADD(decayed_bytes, hp_give_back(hp_span.small, hp_span.tree.upper_used, HP_TICKS + 1, 0, true));
+	HP_STAT_ADD(decayed_bytes, hp_give_back(1, hp_span.end[HP_PART_HEAP], HP_TICKS + 1, HP_WATERMARK, true));
+	HP_STAT_ADD(decayed_bytes, hp_give_back(hp_span.small, hp_span.end[HP_PART_SMALL], HP_TICKS + 1, 0, true));
 	more |= hp_copy_age(HP_TICKS + 1);
 	more = more || hp_more_to_give(false);
 	if (hp_heap_has_hooks() && hp_more_to_give(true)) {
@@ -55,7 +55,7 @@ static bool tick(bool bare, bool may_repair)
 	}
 	if (!more)
 		hp_ticking.by = HP_TICKS_NONE;
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	if (drop)
 		hp_service_ask(&dropping);
 	return more;
@@ -79,9 +79,9 @@ static void tick_alone(void *unfiltered)
 	while (hp_thread_sleep(&hp_ticker, hp_thread_alarm(&hp_ticker), hp_ticking.delay_ns) && !hp_map_hooked())
 		if (!tick(true, HP_THREAD_BARE && unfiltered))
 			return;
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	hp_ticking.by = HP_TICKS_NONE; /* the next slow path makes somebody tick */
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 }
 
 /* Whether a bare thread may tick. Hooks on mapping calls, watchers and backends may call anything, so they need a
@@ -110,25 +110,30 @@ static bool free_may_start(void)
 	return calls++ % 64 == 0 && (__libc_single_threaded || hp_thread_count() == 1);
 }
 
-bool hp_want_tick(bool allocating)
+bool hp_tick_is_wanted(void)
 {
 	size_t populated;
 
 	if (!hp_heap_constructed || !hp_config.decay_ms)
 		return false;
+	if (hp_ticking.by == HP_TICKS_CALLS)
+		return hp_clock_ns() >= hp_ticking.next_ns;
+	/* the service thread may have ended meanwhile */
+	if (hp_ticking.by != HP_TICKS_NONE && !(hp_ticking.by == HP_TICKS_SERVICE && !hp_service_running()))
+		return false;
+	populated = HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes) - HP_STAT(reserved_bytes);
+	return hp_copy_kept() || populated > (2 * HP_WATERMARK) << HP_PAGE_SHIFT;
+}
+
+bool hp_want_tick(bool allocating)
+{
 	hp_heap_know_process();
-	/* the service thread has ended meanwhile */
-	if (hp_ticking.by == HP_TICKS_SERVICE && !hp_service_running())
-		hp_ticking.by = HP_TICKS_NONE;
-	if (hp_ticking.by == HP_TICKS_CALLS && hp_clock_ns() >= hp_ticking.next_ns) {
+	if (!hp_tick_is_wanted())
+		return false;
+	if (hp_ticking.by == HP_TICKS_CALLS) {
 		hp_ticking.next_ns = hp_clock_ns() + hp_ticking.delay_ns;
 		return true;
 	}
-	if (hp_ticking.by != HP_TICKS_NONE)
-		return false;
-	populated = HP_STAT(hugetlb_bytes) + HP_STAT(thp_bytes) + HP_STAT(base_bytes) - HP_STAT(reserved_bytes);
-	if (!hp_copy_kept() && populated <= (2 * HP_WATERMARK) << HP_PAGE_SHIFT)
-		return false;
 	if (!allocating && !hp_service_running() && !may_tick_alone() && !free_may_start())
 		return false;
 	if (!decay.delay_ns) /* nobody has asked for the job yet */
@@ -150,7 +155,7 @@ void hp_ask_tick(bool may_start)
 	} else {
 		found = (may_start || hp_service_running()) && hp_service_ask(&decay);
 	}
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	due = !found && hp_ticking.by == HP_TICKS_CALLS && may_start;
 	if (!found && !due)
 		hp_ticking.next_ns = hp_clock_ns() + hp_ticking.delay_ns;
@@ -162,7 +167,7 @@ void hp_ask_tick(bool may_start)
 	} else if (hp_ticking.by != HP_TICKS_NONE) { /* the new thread may have ended already */
 		hp_ticking.by = !found ? HP_TICKS_CALLS : alone ? HP_TICKS_ALONE : HP_TICKS_SERVICE;
 	}
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	if (due)
 		tick(true, false); /* as a bare thread: the caller may hold locks of a backend's, so no hook may run */
 }
@@ -171,7 +176,7 @@ void hp_unlock_and_tick(bool allocating, bool may_start)
 {
 	bool must_ask = (may_start || hp_service_running() || may_tick_alone()) && hp_want_tick(allocating);
 
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	if (must_ask)
 		hp_ask_tick(may_start);
 }

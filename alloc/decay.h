@@ -11,6 +11,9 @@
 /* One tick of the service thread. Returns whether another tick will have work. */
 bool hp_heap_tick(void);
 
+/* Whether hp_want_tick() would have something to do. The caller holds the lock of a shard. */
+bool hp_tick_is_wanted(void);
+
 /* Make sure that somebody ticks from now on, if the heap is so large that memory may be given back. The caller holds
  * hp_heap_lock, and if true is returned must call hp_ask_tick() once the lock is released. allocating: false within
  * free(). */

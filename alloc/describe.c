@@ -46,7 +46,8 @@ bool hp_heap_there(struct hp_there *ret_)
 {
 	struct hp_there there = { 0, 0 };
 
-	if (!add_there(1, hp_span.tree.used, &there) || !add_there(hp_span.small, hp_span.tree.upper_used, &there))
+	if (!add_there(1, hp_span.end[HP_PART_HEAP], &there) ||
+	    !add_there(hp_span.small, hp_span.end[HP_PART_SMALL], &there))
 		return false;
 	if (!hp_page_is_pmd()) { /* how much is in THP is unknown: assume that the kernel followed the advice */
 		there.huge = HP_MIN(there.other, HP_STAT_GET(thp_bytes));
@@ -98,11 +99,11 @@ bool hp_heap_extent(const void *p, struct hugepin_extent *ret_)
 
 	if (!hp_span_reserves(p))
 		return false;
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	known = hp_span.page[page].state != HP_PAGE_NONE;
 	if (known)
 		*ret_ = hp_extent_describe(page);
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	return known;
 }
 

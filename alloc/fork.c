@@ -138,7 +138,7 @@ static size_t count_new_mappings(void)
 	enum hp_page_fork last = HP_PAGE_SHARED;
 	size_t runs = 0;
 
-	for (size_t p = 1; p < hp_span.tree.used; p++) {
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++) {
 		const struct hp_page *g = &hp_span.page[p];
 		enum hp_page_fork now = g->fork != HP_PAGE_SHARED || fate(p) == SHARED ? g->fork : HP_PAGE_LEFT;
 
@@ -160,7 +160,7 @@ static struct plan plan(bool refusal)
 	size_t copy_some = 0, keep_out = 0, other = 0;
 	bool scarce = false; /* too few mappings are left */
 
-	for (size_t p = 1; p < hp_span.tree.used; p++) {
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++) {
 		const struct hp_page *g = &hp_span.page[p];
 		enum fate f = fate(p);
 		bool ready = g->state == HP_PAGE_READY && !hp_madvise_withheld(p);
@@ -236,7 +236,7 @@ static bool is_kept_out(size_t p)
 /* Keep marked pages out of the child, and also pages of fate COPY or NOTHING that contain no live buffer. */
 static void keep_out_pages(void)
 {
-	for (size_t p = 1; p < hp_span.tree.used; p++) {
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++) {
 		struct hp_page *g = &hp_span.page[p];
 		enum fate f = fate(p);
 
@@ -299,7 +299,7 @@ static bool copy_by_passes(void)
 		if (!changed)
 			break;
 		whole &= hp_copy_fill(true, listed_too);
-		for (size_t p = 1; p < hp_span.tree.used; p++)
+		for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++)
 			hp_span.page[p].again = 0;
 	}
 	hp_written_end();
@@ -340,7 +340,7 @@ static void count_copied(size_t pages, bool alone)
 
 static bool any_not_shared(void)
 {
-	for (size_t p = 1; p < hp_span.tree.used; p++)
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++)
 		if (hp_span.page[p].state == HP_PAGE_READY && fate(p) != SHARED)
 			return true;
 	return false;
@@ -365,7 +365,7 @@ static struct hp_fork_copied what_is_copied(size_t pages)
 {
 	struct hp_fork_copied c = { .pages = pages };
 
-	for (size_t p = 1; hp_config.stats && pages && p < hp_span.tree.used; p++)
+	for (size_t p = 1; hp_config.stats && pages && p < hp_span.end[HP_PART_HEAP]; p++)
 		c.of_pool += hp_copy_is_marked(p) && !hp_span.page[p].held[HP_HOLD_COPY];
 	return c;
 }
@@ -485,9 +485,9 @@ void hp_fork_child(void)
 	while (!hp_madvise_child())
 		try_again("madvise", SIZE_MAX);
 	forget_advice();
-	for (size_t p = 1; p < hp_span.tree.used; p++)
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++)
 		hp_page_in_child(p);
-	for (size_t p = hp_span.small; p < hp_span.tree.upper_used; p++)
+	for (size_t p = hp_span.small; p < hp_span.end[HP_PART_SMALL]; p++)
 		hp_page_in_child(p);
 	hp_span.left = 0;
 	if (copies)

@@ -38,8 +38,41 @@
 static void empty_own_cache(struct hp_cache *c)
 {
 	if (c->listed || hp_cache_slot(c))
-		hp_cache_clear(c);
+		hp_cache_clear(c, HP_SHARD_HELD_ALL);
 	hp_cache_admit(c);
+}
+
+/* Hand out chunks that are taken, as a buffer. The lock of their shard is held. */
+static struct hp_handed hand_out(size_t chunk, const struct hp_placement *r)
+{
+	const size_t dirty = hp_chunks_hand_out(chunk, r->n);
+
+	HP_STAT_COUNT(placed, 1);
+	hp_buffer_set_live(chunk, r->n, r->room);
+	return (struct hp_handed){.p = (void *)hp_chunk_addr(chunk), .dirty = dirty << HP_CHUNK_SHIFT};
+}
+
+/* A buffer from a hole that has memory. */
+static struct hp_handed alloc_ready(struct hp_placement *r)
+{
+	struct hp_handed h = {0};
+	unsigned held;
+	const size_t chunk = hp_place_ready(r, &held);
+	bool ticks;
+
+	if (!chunk)
+		return h;
+	h = hand_out(chunk, r);
+	ticks = hp_tick_is_wanted();
+	hp_shard_switch(&held, HP_SHARD_NONE);
+	if (!h.dirty || ticks) {
+		hp_heap_lock();
+		if (!h.dirty)
+			hp_sparse_note(chunk, r->n);
+		hp_unlock_and_tick(true, true);
+	}
+	hp_service_resume();
+	return h;
 }
 
 /* A buffer from the tree. */
@@ -56,7 +89,10 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_placement r
 		return h;
 	}
 	hp_cache_adopt();
-	hp_lock(&hp_heap_lock);
+	h = alloc_ready(&r);
+	if (h.p)
+		return h;
+	hp_heap_lock();
 	c = hp_cache_self;
 	if (!hp_cache_limit(c) && (c->listed || hp_cache_slot(c)))
 		empty_own_cache(c);
@@ -70,11 +106,9 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_placement r
 		chunk = hp_place(&r);
 	}
 	if (chunk) {
-		HP_STAT_ADD(placed, 1);
-		h.dirty = hp_chunks_hand_out(chunk, r.n) << HP_CHUNK_SHIFT;
+		h = hand_out(chunk, &r);
 		if (!h.dirty)
 			hp_sparse_note(chunk, r.n);
-		hp_buffer_set_live(chunk, r.n, r.room);
 	} else {
 		HP_STAT_COUNT(nomem, 1);
 	}
@@ -82,8 +116,6 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_placement r
 	hp_service_resume();
 	if (r.grew && hp_heap_hooks()->grown)
 		hp_heap_hooks()->grown();
-	if (chunk)
-		h.p = (void *)hp_chunk_addr(chunk);
 	return h;
 }
 
@@ -103,10 +135,10 @@ static __attribute__((noinline)) void free_locked(void *p)
 		hp_cache_adopt();
 	if (HP_UNLIKELY(HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY))
 		hp_madvise_unlock(chunk, hp_chunk_extent(chunk));
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	why = hp_misuse_reason(off); /* check again under the lock, because two threads may free p at once */
 	if (why) {
-		hp_unlock(&hp_heap_lock);
+		hp_heap_unlock();
 		hugepin_misuse_("free", p, why);
 		return;
 	}
@@ -115,7 +147,7 @@ static __attribute__((noinline)) void free_locked(void *p)
 	roomy = HP_CHUNK_STATE(hp_chunk_get(chunk)) == HP_CHUNK_ROOMY;
 	if (HP_UNLIKELY(roomy) && !hp_madvise_undo(chunk, hp_chunk_extent(chunk))) {
 		hp_madvise_stick(chunk); /* the kernel kept the advice, so this memory is never handed out again */
-		hp_unlock(&hp_heap_lock);
+		hp_heap_unlock();
 		return;
 	}
 	c = hp_cache_self;

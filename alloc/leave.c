@@ -15,10 +15,10 @@ static bool begin_to_leave(size_t page)
 	    (g->state != HP_PAGE_READY && g->state != HP_PAGE_RESERVED))
 		return false;
 	for (size_t end = c + HP_PAGE_CHUNKS, gap; c < end; c += gap ? gap : 1) {
-		gap = hp_tree_free_after(&hp_span.tree, c, end - c);
+		gap = hp_holes_after(&hp_span.holes, c, end - c);
 		if (!gap)
 			continue;
-		hp_tree_take(&hp_span.tree, c, gap);
+		hp_chunks_set_taken(c, gap);
 		in_use -= gap;
 	}
 	g->leaves = 1;
@@ -31,7 +31,7 @@ void hp_leave_pool(void)
 {
 	bool any = false;
 
-	for (size_t p = 1; p < hp_span.tree.used; p++)
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++)
 		any |= begin_to_leave(p);
 	if (!any)
 		return;
@@ -40,7 +40,7 @@ void hp_leave_pool(void)
 	 * again. */
 	hp_cache_shut_own();
 	/* Make the buffers on these pages ROOMY, so that a freed one returns to the tree, not to a list. */
-	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT;) {
+	for (size_t c = HP_PAGE_CHUNKS; c < hp_span.end[HP_PART_HEAP] << HP_PAGE_CHUNKS_SHIFT;) {
 		uint64_t w = hp_chunk_get(c);
 
 		if (hp_span.page[hp_page_of(c)].state == HP_PAGE_NONE) {
@@ -55,12 +55,12 @@ void hp_leave_pool(void)
 
 void hp_leave_end(void)
 {
-	for (size_t p = 1; p < hp_span.tree.used && hp_span.left; p++) {
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP] && hp_span.left; p++) {
 		if (!hp_page_has_left(p))
 			continue;
 		hp_span.left--;
 		hp_span.page[p].leaves = 0;
-		hp_tree_free(&hp_span.tree, p << HP_PAGE_CHUNKS_SHIFT, HP_PAGE_CHUNKS);
-		hp_span.tree.stamps[p] = hp_span.tree.now - HP_TICKS - 1;
+		hp_chunks_set_free(p << HP_PAGE_CHUNKS_SHIFT, HP_PAGE_CHUNKS);
+		hp_span.holes.stamps[p] = hp_span.holes.now - HP_TICKS - 1;
 	}
 }

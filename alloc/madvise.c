@@ -211,7 +211,7 @@ void hp_madvise_stick(size_t chunk)
 
 size_t hp_madvise_next_stuck(size_t chunk)
 {
-	size_t end = hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT, to;
+	size_t end = hp_span.end[HP_PART_HEAP] << HP_PAGE_CHUNKS_SHIFT, to;
 	unsigned a;
 
 	for (; stuck && chunk < end; chunk = to) {
@@ -330,7 +330,7 @@ bool hp_madvise_copy(size_t from, size_t to, size_t n)
 	const unsigned later = HP_ADVICE_PROT | HP_ADVICE_GUARD;
 	int err;
 
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	err = advise_first(from, to, n);
 	for (size_t c = 0, end; c < n && err == 0; c = end) {
 		unsigned a;
@@ -340,17 +340,17 @@ bool hp_madvise_copy(size_t from, size_t to, size_t n)
 			err = set_readable(from + c, from + end, a, true);
 			if (err != 0)
 				break;
-			hp_unlock(&hp_heap_lock);
+			hp_heap_unlock();
 			memcpy((void *)hp_chunk_addr(to + c), (void *)hp_chunk_addr(from + c),
 			       (end - c) << HP_CHUNK_SHIFT);
-			hp_lock(&hp_heap_lock);
+			hp_heap_lock();
 			err = set_readable(from + c, from + end, a, false);
 		}
 		if (err == 0 && a & later)
 			err = change_advice(to + c, last_of(to + end), 0, a & later);
 		note_advice(to + c, last_of(to + end), a & later, 0);
 	}
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	return err == 0;
 }
 
@@ -386,7 +386,7 @@ static size_t behind(size_t chunk, size_t buffer, size_t end)
 
 	if (buffer)
 		return last_of(buffer + hp_chunk_extent(buffer));
-	gap = hp_tree_free_after(&hp_span.tree, chunk, end - chunk);
+	gap = hp_holes_after(&hp_span.holes, chunk, end - chunk);
 	if (gap)
 		return chunk + gap;
 	/* an allocation has taken it, and still waits for its pages, or it is the rest of a long room */
@@ -412,13 +412,13 @@ static size_t next_live(size_t *from, size_t end)
 		if (p >= hp_span.small) {
 			size_t gap;
 
-			gap = hp_tree_free_after(&hp_span.tree, c, HP_PAGE_CHUNKS);
+			gap = hp_holes_after(&hp_span.holes, c, HP_PAGE_CHUNKS);
 			if (gap) {
 				*from = c + gap;
 				continue;
 			}
 			for (stop = c + 1; stop < HP_MIN(end, next_page(c)); stop++)
-				if (hp_tree_free_after(&hp_span.tree, stop, 1))
+				if (hp_holes_after(&hp_span.holes, stop, 1))
 					break;
 			return HP_MIN(last_of(stop), end);
 		}
@@ -464,13 +464,13 @@ static int apply(uintptr_t start, size_t len, long nr, int how, unsigned set, un
 	int err = 0;
 
 	if (start & (hp_base_page - 1) || end <= start || base >> 63 || end <= base || start >= base + reserved ||
-	    hp_lock_mine(&hp_heap_lock) || hp_pages_inside()) /* a signal handler, or a call by the heap itself */
+	    hp_heap_mine() || hp_pages_inside()) /* a signal handler, or a call by the heap itself */
 		return 1;
 	from = HP_MAX(start, base);
 	to = HP_MIN(end, base + reserved);
 	if (start < from)
 		err = call_kernel(start, from, nr, how);
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	if (err == 0 && set && !open_record((from - base) >> HP_CHUNK_SHIFT, (to - base) >> HP_CHUNK_SHIFT))
 		err = -ENOMEM;
 	for (size_t c = (from - base) >> HP_CHUNK_SHIFT, stop; err == 0; c = stop) {
@@ -479,7 +479,7 @@ static int apply(uintptr_t start, size_t len, long nr, int how, unsigned set, un
 			break;
 		err = call_noted(c, stop, nr, how, set, clear);
 	}
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	if (err == 0 && to < end)
 		err = call_kernel(to, end, nr, how);
 	return err;
@@ -514,18 +514,18 @@ void hugepin_stack_(void *addr, size_t size)
 {
 	uintptr_t base = hp_span_load(&hp_span.base), top = (uintptr_t)addr + size, from;
 
-	if (base >> 63 || size < DESCRIPTOR || top < size || hp_lock_mine(&hp_heap_lock) || hp_pages_inside())
+	if (base >> 63 || size < DESCRIPTOR || top < size || hp_heap_mine() || hp_pages_inside())
 		return;
 	from = (top - DESCRIPTOR) & ~(HP_CHUNK - 1);
-	hp_lock(&hp_heap_lock);
-	if (from >= base && top <= base + (hp_span.tree.used << HP_PAGE_SHIFT)) {
+	hp_heap_lock();
+	if (from >= base && top <= base + (hp_span.end[HP_PART_HEAP] << HP_PAGE_SHIFT)) {
 		size_t c = (from - base) >> HP_CHUNK_SHIFT, to = (top - base + HP_CHUNK - 1) >> HP_CHUNK_SHIFT, stop;
 
 		if (open_record(c, to)) /* without a record there is no memory for a thread either */
 			for (; (stop = next_live(&c, to)) != 0; c = stop)
 				note_advice(c, stop, HP_ADVICE_STACK, 0);
 	}
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 }
 
 /* ------------------------------------------------------------------ what the kernel knows */
@@ -537,7 +537,7 @@ void hugepin_stack_(void *addr, size_t size)
 static void learn_mapping(void *unused, const struct hp_smaps *m)
 {
 	uintptr_t start = HP_MAX(m->start, hp_span.base);
-	uintptr_t end = HP_MIN(m->end, hp_chunk_addr(hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT));
+	uintptr_t end = HP_MIN(m->end, hp_chunk_addr(hp_span.end[HP_PART_HEAP] << HP_PAGE_CHUNKS_SHIFT));
 	unsigned f = m->flags;
 	unsigned set = (f & HP_SMAPS_DONTFORK ? HP_ADVICE_DONTFORK : 0) |
 		       (f & HP_SMAPS_WIPEONFORK ? HP_ADVICE_WIPEONFORK : 0) |
@@ -578,7 +578,7 @@ void hp_madvise_learn(void)
 void hp_madvise_forget(void)
 {
 	if (record)
-		note_advice(HP_PAGE_CHUNKS, hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT, 0, LEARNT);
+		note_advice(HP_PAGE_CHUNKS, hp_span.end[HP_PART_HEAP] << HP_PAGE_CHUNKS_SHIFT, 0, LEARNT);
 }
 
 /* ------------------------------------------------------------------ locks */
@@ -593,11 +593,11 @@ void hp_heap_locked(uintptr_t start, uintptr_t end, bool on)
 {
 	uintptr_t base = hp_span_load(&hp_span.base);
 
-	if (base >> 63 || hp_lock_mine(&hp_heap_lock))
+	if (base >> 63 || hp_heap_mine())
 		return;
 	start = HP_MAX(start, base) & -hp_base_page;
-	hp_lock(&hp_heap_lock);
-	end = HP_MIN(end, base + (hp_span.tree.used << HP_PAGE_SHIFT));
+	hp_heap_lock();
+	end = HP_MIN(end, base + (hp_span.end[HP_PART_HEAP] << HP_PAGE_SHIFT));
 	if (start < end) {
 		size_t c = (start - base) >> HP_CHUNK_SHIFT, to = (end - base + HP_CHUNK - 1) >> HP_CHUNK_SHIFT, stop;
 
@@ -607,7 +607,7 @@ void hp_heap_locked(uintptr_t start, uintptr_t end, bool on)
 			for (; (stop = next_live(&c, to)) != 0; c = stop)
 				note_advice(c, stop, HP_ADVICE_LOCKED, 0);
 	}
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 }
 
 static const struct hp_heap_locks *get_locks(void)
@@ -620,11 +620,11 @@ void hp_madvise_unlock(size_t chunk, size_t n)
 	unsigned a;
 
 	for (size_t c = chunk, end = chunk + n, to; get_locks() && c < end; c = to) {
-		hp_lock(&hp_heap_lock);
+		hp_heap_lock();
 		to = hp_madvise_run(c, end, &a);
 		if (a & HP_ADVICE_LOCKED)
 			note_advice(c, to, 0, HP_ADVICE_LOCKED);
-		hp_unlock(&hp_heap_lock);
+		hp_heap_unlock();
 		if (a & HP_ADVICE_LOCKED)
 			get_locks()->unlock(hp_chunk_addr(c), hp_chunk_addr(to));
 	}
@@ -638,12 +638,12 @@ int hp_madvise_lock_alike(size_t from, size_t to, size_t n)
 	for (size_t c = 0, end; get_locks() && c < n && err == 0; c = end) {
 		bool pool = page_of(to + c)->kind == HUGEPIN_KIND_HUGETLB;
 
-		hp_lock(&hp_heap_lock);
+		hp_heap_lock();
 		end = run_of(HP_ADVICE_LOCKED, from + c, HP_MIN(from + n, from + next_page(to + c) - to), &a) - from;
 		/* pages of the pool are never swapped, so noting suffices; mlock fails on unreadable ones */
 		if (a && pool)
 			note_advice(to + c, to + end, HP_ADVICE_LOCKED, 0);
-		hp_unlock(&hp_heap_lock);
+		hp_heap_unlock();
 		if (a && !pool)
 			err = get_locks()->lock(hp_chunk_addr(to + c), hp_chunk_addr(to + end));
 	}
@@ -755,5 +755,6 @@ bool hp_madvise_child(void)
 {
 	if (get_locks())
 		get_locks()->child();
-	return !record || (child_part(1, hp_span.tree.used) && child_part(hp_span.small, hp_span.tree.upper_used));
+	return !record ||
+	       (child_part(1, hp_span.end[HP_PART_HEAP]) && child_part(hp_span.small, hp_span.end[HP_PART_SMALL]));
 }

@@ -10,11 +10,11 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "alloc/shard.h"
 #include "alloc/hold.h"
 #include "alloc/small.h"
 #include "base/bits.h"
 #include "base/config.h"
-#include "base/lock.h"
 #include "base/map.h"
 #include "base/sys.h"
 #include "hugepin.h"
@@ -75,7 +75,7 @@ static int advise_mapping(uintptr_t at, size_t len, int advice)
 {
 	int err;
 
-	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
+	HP_ASSERT(!hp_heap_mine());
 	do {
 		err = (int)hp_raw_madvise((void *)at, len, advice);
 	} while (err == -EINTR || err == -EAGAIN);
@@ -156,7 +156,7 @@ int hp_map_hugetlb(uintptr_t at, size_t len, unsigned shift)
 {
 	long p, moved;
 
-	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
+	HP_ASSERT(!hp_heap_mine());
 	/* Map elsewhere first, because if the pool refuses a MAP_FIXED, the kernel has already unmapped the old
 	 * mapping, and another thread's mapping may land in the hole before we can fill it. */
 	p = hp_raw_mmap(len, PROT_READ | PROT_WRITE, MAP_HUGETLB | (int)(shift << MAP_HUGE_SHIFT));
@@ -175,7 +175,7 @@ int hp_map_normal(uintptr_t at, size_t len, bool thp)
 {
 	int err;
 
-	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
+	HP_ASSERT(!hp_heap_mine());
 	/* Give access to the reserved mapping instead of mapping over it, so that a refusal leaves no hole. */
 	err = (int)hp_raw_mprotect((void *)at, len, PROT_READ | PROT_WRITE);
 	if (err) {
@@ -197,13 +197,13 @@ void hp_map_avoid_thp(uintptr_t at, size_t len)
 
 int hp_map_collapse(uintptr_t at, size_t len)
 {
-	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
+	HP_ASSERT(!hp_heap_mine());
 	return (int)hp_raw_madvise((void *)at, len, HP_MADV_COLLAPSE);
 }
 
 int hp_map_populate(uintptr_t at, size_t len)
 {
-	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
+	HP_ASSERT(!hp_heap_mine());
 	return hp_populate(at, len, true);
 }
 
@@ -211,7 +211,7 @@ int hp_map_release(uintptr_t at, size_t len)
 {
 	int saved_errno = errno, err = 0;
 
-	HP_ASSERT(!hp_lock_mine(&hp_heap_lock));
+	HP_ASSERT(!hp_heap_mine());
 	/* Call the C library's mmap, so that hooks see the call. libhugepin-malloc.so tells the pin cache, which treats
 	 * memory there as new from then on, and hooks of other libraries drop what they have registered. */
 	if (mmap((void *)at, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)

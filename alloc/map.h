@@ -17,9 +17,6 @@
 
 #include "base/lock.h"
 
-/* Debug builds assert that the caller does not hold it. Defined in pages.c. */
-extern struct hp_lock hp_heap_lock;
-
 /* Whether a hook comes between us and the kernel: a function with the name of one of the C library's, or a jump written
  * into the C library's code. A hook may allocate and take locks, so it has to run on a thread that the C library
  * knows. */

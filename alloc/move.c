@@ -62,7 +62,7 @@ static enum hp_page_fork mark_moving(size_t p)
  * calls that nobody sees, and a holder relies on the memory of its pages. */
 static bool any_advised_or_held(void)
 {
-	for (size_t p = 1; p < hp_span.tree.used; p++)
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++)
 		if (hp_span.page[p].advised || hp_page_held(&hp_span.page[p]))
 			return true;
 	return false;
@@ -184,7 +184,7 @@ static void look_at(void *look, const struct hp_smaps *m)
 	const unsigned plain = HP_SMAPS_READ | HP_SMAPS_WRITE;
 	const unsigned special = HP_SMAPS_DONTDUMP | HP_SMAPS_EXEC | HP_SMAPS_KEY | HP_SMAPS_SEALED;
 	struct look *l = look;
-	uintptr_t end = HP_MIN(m->end, hp_page_addr(hp_span.tree.used));
+	uintptr_t end = HP_MIN(m->end, hp_page_addr(hp_span.end[HP_PART_HEAP]));
 
 	l->any = true;
 	/* A userfaultfd may report the trial's fork to its reader. */
@@ -222,7 +222,7 @@ static bool find_shared(uint64_t *shared)
 	bool ok = fd >= 0;
 	uint64_t entry;
 
-	for (size_t p = 1; ok && p < hp_span.tree.used; p++) {
+	for (size_t p = 1; ok && p < hp_span.end[HP_PART_HEAP]; p++) {
 		if (!hp_copy_is_marked(p))
 			continue;
 		ok = hp_sys(SYS_pread64, fd, &entry, sizeof entry, hp_page_addr(p) / hp_base_page * sizeof entry) ==
@@ -256,12 +256,12 @@ static bool make_trial(uint64_t *shared)
  * still marked. */
 static size_t leave_unpinned(void)
 {
-	size_t size = hp_span.tree.used / 8 + 8, left = 0;
+	size_t size = hp_span.end[HP_PART_HEAP] / 8 + 8, left = 0;
 	long map = hp_sys(SYS_mmap, NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1);
 	uint64_t *shared = (uint64_t *)map;
 	bool ok = !hp_sys_failed(map) && make_trial(shared);
 
-	for (size_t p = 1; p < hp_span.tree.used; p++) {
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++) {
 		struct hp_page *g = &hp_span.page[p];
 
 		if (!hp_copy_is_marked(p))

@@ -49,9 +49,9 @@ static void wait_turn(void)
 
 	waiters++;
 	waiting = true;
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	hp_futex_wait(&turn, seen, UINT64_MAX);
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	waiting = false;
 	waiters--;
 }
@@ -74,12 +74,12 @@ static void call_begin(enum hp_part class)
 {
 	inflight[class]++;
 	depth[class]++;
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 }
 
 static void call_end(enum hp_part class)
 {
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	depth[class]--;
 	inflight[class]--;
 	next_turn();
@@ -136,7 +136,7 @@ static bool open_chunks(size_t end)
 /* The tree's holes in pages [first, first + count). */
 static uint32_t *holes_of(size_t first)
 {
-	return &hp_span.tree.holes[first << HP_PAGE_CHUNKS_SHIFT];
+	return &hp_span.holes.len[first << HP_PAGE_CHUNKS_SHIFT];
 }
 
 /* Make the holes of all pages of a part below `end` accessible, in the same steps: one mapping for each part. */
@@ -152,7 +152,7 @@ static bool open_holes(enum hp_part part, size_t end, size_t part_end)
 	return true;
 }
 
-size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned flags)
+size_t hp_extent_create(enum hp_part part, unsigned shard, size_t pages, size_t align, unsigned flags)
 {
 	size_t align_pages = HP_MAX(align >> HP_PAGE_SHIFT, (size_t)1);
 	/* natural alignment counts within the span, because the base is random */
@@ -180,15 +180,16 @@ size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned 
 		return 0;
 	hp_bits_fill(hp_span.used, p, pages, true);
 	for (size_t i = p; i < p + pages; i++)
-		hp_span.page[i] = (struct hp_page){ .state = HP_PAGE_ABSENT, .extent = (uint32_t)p };
+		hp_span.page[i] = (struct hp_page){.state = HP_PAGE_ABSENT, .extent = (uint32_t)p, .shard = shard & 15};
 	hp_span.extent[p] = (struct hp_extent){ .gen = ++hp_span.gen,
 						.pages = (uint32_t)pages,
 						.ahead = flags & HP_EXTENT_AHEAD,
 						.giant = flags & HP_EXTENT_GIANT };
 	hp_span.extent_pages[part] += pages;
 	HP_STAT_ADD(extents, 1);
-	hp_bit_set(hp_span.tree.starts, p);
-	hp_tree_free(&hp_span.tree, p << HP_PAGE_CHUNKS_SHIFT, pages << HP_PAGE_CHUNKS_SHIFT);
+	hp_bit_set(hp_span.holes.starts, p);
+	hp_span.end[part] = HP_MAX(hp_span.end[part], p + pages);
+	hp_chunks_set_free(p << HP_PAGE_CHUNKS_SHIFT, pages << HP_PAGE_CHUNKS_SHIFT);
 	hp_probe_extent_made(hp_page_addr(p), pages << HP_PAGE_SHIFT, hp_span.gen);
 	return p;
 }
@@ -200,11 +201,11 @@ void hp_extent_destroy_if_empty(size_t first)
 	if (e->present)
 		return;
 	for (size_t p = first; p < first + e->pages; p++)
-		if (hp_span.page[p].state != HP_PAGE_ABSENT || !hp_tree_page_free(&hp_span.tree, p) ||
+		if (hp_span.page[p].state != HP_PAGE_ABSENT || !hp_holes_page(&hp_span.holes, p) ||
 		    hp_page_held(&hp_span.page[p]))
 			return;
-	hp_tree_take(&hp_span.tree, first << HP_PAGE_CHUNKS_SHIFT, (size_t)e->pages << HP_PAGE_CHUNKS_SHIFT);
-	hp_bit_clear(hp_span.tree.starts, first);
+	hp_chunks_set_taken(first << HP_PAGE_CHUNKS_SHIFT, (size_t)e->pages << HP_PAGE_CHUNKS_SHIFT);
+	hp_bit_clear(hp_span.holes.starts, first);
 	memset(&hp_span.page[first], 0, e->pages * sizeof(struct hp_page));
 	hp_bits_fill(hp_span.used, first, e->pages, false);
 	hp_span.extent_pages[hp_part_of(first)] -= e->pages;
@@ -756,7 +757,7 @@ int hp_pages_hold(size_t first, size_t count, enum hp_hold how)
 	for (size_t p = first; p < end; p++) {
 		hp_span.page[p].held[how]++;
 		if (hp_span.page[p].state != HP_PAGE_READY) /* the decay time of new memory begins now */
-			hp_span.tree.stamps[p] = hp_span.tree.now;
+			hp_span.holes.stamps[p] = hp_span.holes.now;
 	}
 	for (size_t p = first; p < end; p += HOLD_STEP) {
 		if (hp_pages_commit(p, HP_MIN(end - p, (size_t)HOLD_STEP)))

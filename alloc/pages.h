@@ -25,10 +25,9 @@
 
 #include <stdatomic.h>
 
+#include "alloc/shard.h"
 #include "alloc/hold.h"
 #include "alloc/map.h"
-#include "alloc/tree.h"
-#include "base/lock.h"
 #include "hugepin.h"
 
 enum hp_part { HP_PART_HEAP, HP_PART_SMALL, HP_PARTS };
@@ -59,7 +58,8 @@ struct hp_page {
 		in_use : 15; /* in a page that leaves: chunks in buffers, or about to be */
 	uint8_t whole : 1, /* was collapsed: a hugepage, as long as the kernel does not split it (repair.h) */
 		collapses : 1, /* BUSY because it is collapsed: it is mapped, and its buffers are live */
-		holes : 1; /* while a fork copies: a part has no memory (copy.c) */
+		holes : 1, /* while a fork copies: a part has no memory (copy.c) */
+		shard : 4; /* of its extent; below HP_SHARDS */
 	/* The first chunk of the buffer, live or listed, that contains the page's first chunk. Of no meaning if there
 	 * is none. relaxed: hp_heap_lock; a reader believes only the word. */
 	_Atomic uint32_t buffer;
@@ -108,12 +108,13 @@ struct hp_span {
 	size_t small, small_end; /* pages at which the small tier's part begins and ends, if there is one */
 	size_t reserved; /* bytes of both parts */
 	size_t extent_pages[HP_PARTS]; /* pages of all extents, by part */
-	size_t holes_to[HP_PARTS]; /* by part: the tree's holes of pages below this are accessible */
+	size_t holes_to[HP_PARTS]; /* by part: the lengths of holes in pages below this are accessible */
 	size_t small_taken; /* chunks taken in the small tier's part */
 	struct hp_page *page;
 	struct hp_extent *extent;
 	uint64_t *used; /* pages whose state is not NONE */
-	struct hp_tree tree;
+	struct hp_holes holes; /* the small tier's lie in the tree of shard 0 */
+	size_t end[HP_PARTS]; /* by part: no page at or behind this was ever in an extent */
 	uint64_t gen;
 	size_t ram; /* bytes of memory in the machine */
 	size_t heads, heads_max; /* mappings; above the maximum, mappings are no longer split */
@@ -126,7 +127,6 @@ struct hp_span {
 };
 
 extern struct hp_span hp_span;
-extern struct hp_lock hp_heap_lock;
 
 /* Access to base, opened and reserved, which are also read without the lock. Another thread may just be making the
  * span; then no pointer is the heap's. relaxed: whoever has a buffer has seen hp_span_store(). These members are not
@@ -205,6 +205,23 @@ static inline size_t hp_page_of(size_t chunk)
 	return chunk >> HP_PAGE_CHUNKS_SHIFT;
 }
 
+/* The tree with the holes of a chunk's extent. */
+static inline struct hp_tree *hp_tree_of(size_t chunk)
+{
+	return &hp_shard[hp_span.page[hp_page_of(chunk)].shard].tree;
+}
+
+/* Mark chunks of one extent free or taken. */
+static inline void hp_chunks_set_free(size_t chunk, size_t n)
+{
+	hp_tree_free(hp_tree_of(chunk), chunk, n);
+}
+
+static inline void hp_chunks_set_taken(size_t chunk, size_t n)
+{
+	hp_tree_take(hp_tree_of(chunk), chunk, n);
+}
+
 /* The number of hugepages that [chunk, chunk + n) touches. */
 static inline size_t hp_pages_touched(size_t chunk, size_t n)
 {
@@ -250,11 +267,11 @@ void hp_span_shrink(size_t limit);
 /* The heap's part ends at this page from now on. No extent lies behind. */
 void hp_span_end_at(size_t page);
 
-/* Make an extent of ABSENT pages, aligned to `align` bytes, with its chunks free in the tree. Returns its first page,
- * or 0 if the span has no room. Extents of the small tier never touch each other, because jemalloc merges neighbours,
- * and a buffer could then lie in two extents. */
+/* Make an extent of ABSENT pages, aligned to `align` bytes, with its chunks free in the tree of a shard. Returns its
+ * first page, or 0 if the span has no room. Extents of the small tier never touch each other, because jemalloc merges
+ * neighbours, and a buffer could then lie in two extents. */
 enum { HP_EXTENT_AHEAD = 1, HP_EXTENT_GIANT = 2 }; /* as in struct hp_extent */
-size_t hp_extent_create(enum hp_part part, size_t pages, size_t align, unsigned flags);
+size_t hp_extent_create(enum hp_part part, unsigned shard, size_t pages, size_t align, unsigned flags);
 
 /* Whether pages of 1 GiB are wanted, and the pool has some left. */
 bool hp_pages_giants_left(void);

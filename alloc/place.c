@@ -14,12 +14,29 @@ static size_t pages_for(size_t chunks)
 	return (chunks + HP_PAGE_CHUNKS - 1) >> HP_PAGE_CHUNKS_SHIFT;
 }
 
-/* The first chunk of a hole for the request; 0: there is none. Buffers begin with a base page, so the rest of a
- * buffer's last base page is of use to that buffer alone. */
-static size_t find_hole(const struct hp_placement *r)
+/* The first chunk of a hole for the request in a shard; 0: there is none. Buffers begin with a base page, so the rest
+ * of a buffer's last base page is of use to that buffer alone. */
+static size_t find_in(unsigned shard, const struct hp_placement *r)
 {
-	return hp_tree_find(&hp_span.tree, r->part == HP_PART_SMALL, r->n + r->room,
-			    HP_MAX(r->align, hp_base_page) >> HP_CHUNK_SHIFT, hp_span.base >> HP_CHUNK_SHIFT);
+	return hp_tree_find(&hp_shard[shard].tree, r->part == HP_PART_SMALL ? hp_span.small : 0, hp_span.end[r->part],
+			    r->n + r->room, HP_MAX(r->align, hp_base_page) >> HP_CHUNK_SHIFT,
+			    hp_span.base >> HP_CHUNK_SHIFT);
+}
+
+/* The same in the request's shard, or in the first of the others, by number, that has one. ready: the hole must have
+ * memory. The lock of the hole's shard is held afterwards. */
+static size_t find_hole(const struct hp_placement *r, bool ready, unsigned *held)
+{
+	for (unsigned i = 0; i < hp_shards(); i++) {
+		const unsigned shard = i ? i - (i <= r->shard) : r->shard;
+		size_t chunk;
+
+		hp_shard_switch(held, shard);
+		chunk = find_in(shard, r);
+		if (chunk && !(ready && hp_pages_need_commit(hp_page_of(chunk), hp_pages_touched(chunk, r->n))))
+			return chunk;
+	}
+	return 0;
 }
 
 static size_t floor_power_of_two(size_t x)
@@ -36,7 +53,7 @@ static size_t grow(const struct hp_placement *r)
 	size_t need = pages_for(r->n + r->room), pages = need, first = 0;
 
 	if (r->part == HP_PART_HEAP && hp_pages_giants_left())
-		first = hp_extent_create(r->part, hp_round_up(need, HP_GIANT_PAGES),
+		first = hp_extent_create(r->part, r->shard, hp_round_up(need, HP_GIANT_PAGES),
 					 HP_MAX((size_t)1 << HP_GIANT_SHIFT, r->align), HP_EXTENT_GIANT);
 	if (need <= limit) {
 		pages = HP_MIN(floor_power_of_two(HP_MAX(hp_span.extent_pages[r->part], (size_t)1)), limit);
@@ -44,33 +61,45 @@ static size_t grow(const struct hp_placement *r)
 			pages = floor_power_of_two(2 * need - 1);
 	}
 	if (!first)
-		first = hp_extent_create(r->part, pages, r->align, need <= limit ? HP_EXTENT_AHEAD : 0);
+		first = hp_extent_create(r->part, r->shard, pages, r->align, need <= limit ? HP_EXTENT_AHEAD : 0);
 	if (!first && pages > need)
-		first = hp_extent_create(r->part, need, r->align, 0);
+		first = hp_extent_create(r->part, r->shard, need, r->align, 0);
 	return first << HP_PAGE_CHUNKS_SHIFT;
 }
 
-bool hp_lists_clear(void)
+bool hp_lists_clear(unsigned *held)
 {
 	struct hp_cache *c = hp_cache_self;
-	bool any = hp_shared_clear() || c->listed || hp_cache_slot(c);
+	bool any = hp_shared_clear(held) || c->listed || hp_cache_slot(c);
 
 	if (c != &hp_cache_none)
-		hp_cache_clear(c);
+		hp_cache_clear(c, held);
 	return any;
 }
 
+/* Whether the lists are to be cleared before a long buffer is placed. */
+static bool should_clear(const struct hp_placement *r)
+{
+	return r->n > HP_LISTED_LARGE &&
+	       (HP_STAT_GET(listed_bytes) >> HP_CHUNK_SHIFT) + hp_cache_self->listed > HP_LISTED_LARGE;
+}
+
+/* relaxed: numbers */
 void hp_chunks_count_taken(size_t chunks)
 {
-	HP_STAT_ADD(taken_bytes, chunks << HP_CHUNK_SHIFT);
-	if (HP_STAT(taken_bytes) > HP_STAT(taken_peak_bytes))
-		HP_STAT(taken_peak_bytes) = HP_STAT(taken_bytes);
+	const uint64_t now = __atomic_add_fetch(&HP_STAT(taken_bytes), chunks << HP_CHUNK_SHIFT, __ATOMIC_RELAXED);
+	uint64_t peak = HP_STAT_GET(taken_peak_bytes);
+
+	while (now > peak && !__atomic_compare_exchange_n(&HP_STAT(taken_peak_bytes), &peak, now, true,
+							  __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		;
 }
 
 static void take_chunks(size_t chunk, const struct hp_placement *r)
 {
-	hp_tree_take(&hp_span.tree, chunk, r->n + r->room);
+	hp_chunks_set_taken(chunk, r->n + r->room);
 	hp_chunks_count_taken(r->n + r->room);
+	if (r->room)
 	HP_STAT_ADD(room_bytes, r->room << HP_CHUNK_SHIFT);
 }
 
@@ -106,14 +135,14 @@ void hp_chunks_free(size_t chunk, size_t n)
 			}
 		} while (to < end && has_no_tree(hp_page_of(to)) == no_tree);
 		if (!no_tree)
-			hp_tree_free(&hp_span.tree, at, to - at);
+			hp_chunks_set_free(at, to - at);
 	}
 }
 
 void hp_chunks_give(size_t chunk, size_t n)
 {
 	hp_chunks_free(chunk, n);
-	HP_STAT_ADD(taken_bytes, -(n << HP_CHUNK_SHIFT));
+	HP_STAT_COUNT(taken_bytes, -(n << HP_CHUNK_SHIFT));
 }
 
 void hp_buffer_give(size_t chunk)
@@ -169,25 +198,53 @@ void hp_buffer_set_live_again(size_t chunk, size_t n, size_t room)
 		hp_chunk_set(chunk, HP_CHUNK_WORD(n, HP_CHUNK_ROOMY));
 }
 
-/* Whether there is no hole at `chunk`, or one that needs memory. */
-static bool lacks_memory(size_t chunk, const struct hp_placement *r)
+size_t hp_place_ready(struct hp_placement *r, unsigned *ret_held)
 {
-	return !chunk || hp_pages_need_commit(hp_page_of(chunk), hp_pages_touched(chunk, r->n));
+	struct hp_cache *c = hp_cache_self;
+	size_t chunk;
+
+	*ret_held = HP_SHARD_NONE;
+	if (r->room || !hp_cache_limit(c))
+		return 0;
+	if (should_clear(r)) {
+		hp_cache_enter(c);
+		if (hp_cache_limit(c))
+			hp_lists_clear(ret_held);
+		hp_cache_leave(c);
+		hp_shard_switch(ret_held, HP_SHARD_NONE);
+	}
+	if (!hp_shard_lock(&c->shard)) {
+		r->crowded = true;
+		return 0;
+	}
+	*ret_held = r->shard = c->shard;
+	chunk = find_hole(r, true, ret_held);
+	if (chunk)
+		take_chunks(chunk, r);
+	else
+		hp_shard_switch(ret_held, HP_SHARD_NONE);
+	return chunk;
 }
 
 size_t hp_place(struct hp_placement *r)
 {
+	unsigned all = HP_SHARD_ALL;
 	size_t chunk;
 
-	if (r->n > HP_LISTED_LARGE &&
-	    (HP_STAT_GET(listed_bytes) >> HP_CHUNK_SHIFT) + hp_cache_self->listed > HP_LISTED_LARGE)
-		hp_lists_clear();
-	chunk = find_hole(r);
-	if (lacks_memory(chunk, r)) {
-		if (hp_lists_clear()) /* prefer memory that is in use already */
-			chunk = find_hole(r);
-		if (lacks_memory(chunk, r))
+	if (r->crowded && HP_STAT_GET(threads) > hp_shards()) {
+		r->crowded = false;
+		hp_shard_add(&hp_span.holes);
+		hp_cache_self->shard = hp_shards() - 1;
+	}
+	r->shard = hp_cache_self->shard;
+	if (should_clear(r))
+		hp_lists_clear(&all);
+	chunk = find_hole(r, true, &all);
+	if (!chunk && hp_lists_clear(&all)) /* prefer memory that is in use already */
+		chunk = find_hole(r, true, &all);
+	if (!chunk) {
 			hp_cache_ask_others();
+		chunk = find_hole(r, false, &all);
 	}
 	if (!chunk) {
 		chunk = grow(r);
@@ -213,14 +270,14 @@ static size_t place_small_at(const void *at, const struct hp_placement *r)
 	size_t chunk = ((uintptr_t)at - hp_span.base) >> HP_CHUNK_SHIFT;
 
 	return hp_page_of(chunk) >= hp_span.small && hp_page_of(chunk) < hp_span.small_end &&
-			       hp_tree_free_after(&hp_span.tree, chunk, r->n) == r->n
+			       hp_holes_after(&hp_span.holes, chunk, r->n) == r->n
 		       ? chunk
 		       : 0;
 }
 
 size_t hp_place_small(struct hp_placement *r, const void *at)
 {
-	size_t chunk = at ? place_small_at(at, r) : find_hole(r);
+	size_t chunk = at ? place_small_at(at, r) : find_in(0, r);
 
 	if (!chunk && !at) {
 		chunk = grow(r);

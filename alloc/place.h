@@ -2,7 +2,8 @@
  * Placing requests in the tree of free chunks, and freeing chunks. This file changes the tree, the words of chunks, and
  * the statistics of taken chunks. It stands above the pages (pages.h), and below the heap's decisions.
  *
- * All functions: the caller holds hp_heap_lock.
+ * All functions but hp_place_ready() and hp_lists_clear(): the caller holds hp_heap_lock; those that only change what
+ * belongs to a shard, the lock of that shard (shard.h).
  */
 #ifndef HP_ALLOC_PLACE_H
 #define HP_ALLOC_PLACE_H
@@ -14,8 +15,14 @@ struct hp_placement {
 	size_t align; /* bytes, a power of two; base pages are aligned to at the least */
 	enum hp_part part; /* the part of the span to place it in */
 	bool memory_short; /* set by hp_place(): there were addresses, but no memory */
+	unsigned shard; /* the thread's; set by the functions below. The small tier has 0 */
+	bool crowded; /* set by hp_place_ready(): the locks of all shards were taken */
 	bool grew; /* set by hp_place() and hp_place_small(): a new extent was made */
 };
+
+/* Place a request that has no room where there is memory. The caller holds no lock, but then that of shard *ret_held.
+ * Returns its first chunk; 0: hp_place() has to do it, and no lock is held. */
+size_t hp_place_ready(struct hp_placement *r, unsigned *ret_held);
 
 /* Place a request in the tree and give it memory. Returns its first chunk; 0: out of memory. May release the lock
  * meanwhile. */
@@ -25,8 +32,9 @@ size_t hp_place(struct hp_placement *r);
  * there is no place. */
 size_t hp_place_small(struct hp_placement *r, const void *at);
 
-/* Empty this thread's lists and the shared ones. Returns whether there was anything in them. */
-bool hp_lists_clear(void);
+/* Empty this thread's lists and the shared ones. Returns whether there was anything in them. held: see
+ * hp_cache_clear(). */
+bool hp_lists_clear(unsigned *held);
 
 /* Count so many more chunks as taken. */
 void hp_chunks_count_taken(size_t chunks);

@@ -26,7 +26,7 @@ static bool grow_in_place(size_t chunk, size_t n0, size_t n)
 	size_t room, room_left, behind, more, got;
 	bool ok = false;
 
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	if (hp_buffer_is_lost(chunk, n0))
 		goto out;
 	room = hp_chunk_extent(chunk) - n0;
@@ -34,17 +34,17 @@ static bool grow_in_place(size_t chunk, size_t n0, size_t n)
 	behind = chunk + n0 + room;
 	more = n - n0 + room_left - room;
 	for (int tries = 0; more && tries < 2; tries++) {
-		bool border = !(behind & (HP_PAGE_CHUNKS - 1)) && hp_bit(hp_span.tree.starts, hp_page_of(behind));
+		bool border = !(behind & (HP_PAGE_CHUNKS - 1)) && hp_bit(hp_span.holes.starts, hp_page_of(behind));
 
 		got = 0;
 		if (hp_page_of(behind) < hp_span.pages && !border)
-			got = hp_tree_free_after(&hp_span.tree, behind, more);
+			got = hp_holes_after(&hp_span.holes, behind, more);
 		if (got == more) {
-			hp_tree_take(&hp_span.tree, behind, more);
+			hp_chunks_set_taken(behind, more);
 			hp_chunks_count_taken(more);
 			break;
 		}
-		if (tries || border || n0 < ROOM_MIN / 8 || !hp_lists_clear())
+		if (tries || border || n0 < ROOM_MIN / 8 || !hp_lists_clear(HP_SHARD_HELD_ALL))
 			goto out;
 	}
 	ok = hp_pages_commit(hp_page_of(chunk), hp_pages_touched(chunk, n));
@@ -57,7 +57,7 @@ static bool grow_in_place(size_t chunk, size_t n0, size_t n)
 		hp_chunks_give(behind, more);
 	}
 out:
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	return ok;
 }
 
@@ -72,9 +72,9 @@ static void shrink_in_place(size_t chunk, size_t n, size_t used)
 	from = hp_round_up(chunk + used, hp_base_chunks());
 	if (from < end)
 		hp_madvise_unlock(from, end - from);
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	if (hp_buffer_is_lost(chunk, all)) {
-		hp_unlock(&hp_heap_lock);
+		hp_heap_unlock();
 		return;
 	}
 	/* Keep two kinds of parts as room: a part that can only be advised together with a part that stays, and a part
@@ -94,9 +94,9 @@ static bool is_advised(size_t chunk)
 
 	if (!hp_madvise_made() || HP_CHUNK_STATE(hp_chunk_get(chunk)) != HP_CHUNK_ROOMY)
 		return false;
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	advised = hp_madvise_any(chunk, hp_chunk_extent(chunk));
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	return advised;
 }
 

@@ -96,9 +96,9 @@ static void look_at(size_t page, struct hp_repair_look *l)
 
 	if (!hp_page_may_collapse(page))
 		return;
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	n = pieces_of(page);
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	if (n < PIECES) {
 		l->partial += n > 0;
 	} else if (hp_page_collapse(page)) {
@@ -115,18 +115,18 @@ static void look(struct hp_repair_look *l)
 	uint64_t end_ns = hp_clock_ns() + TICK_NS;
 	size_t left;
 
-	hp_lock(&hp_heap_lock);
-	left = hp_span.tree.used;
+	hp_heap_lock();
+	left = hp_span.end[HP_PART_HEAP];
 	while (left && !l->cut) {
-		size_t used = hp_span.tree.used, page = repair.next < used ? repair.next : 0, end = page;
+		size_t used = hp_span.end[HP_PART_HEAP], page = repair.next < used ? repair.next : 0, end = page;
 		bool whole;
 
 		end = HP_MIN(HP_MIN(page + STRETCH, used), page + left);
 		if (end == page)
 			break;
-		hp_unlock(&hp_heap_lock);
+		hp_heap_unlock();
 		whole = is_whole(page, end);
-		hp_lock(&hp_heap_lock);
+		hp_heap_lock();
 		repair.next = end;
 		left -= end - page;
 		for (size_t p = page; p < end && !whole && !l->cut; p++) {
@@ -136,7 +136,7 @@ static void look(struct hp_repair_look *l)
 		}
 		l->cut |= hp_clock_ns() >= end_ns;
 	}
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 }
 
 bool hp_repair_tick(void)

@@ -98,13 +98,13 @@ int hugepin_small_part_(uintptr_t *ret_base, size_t *ret_size)
 		return err;
 	if (!hp_heap_start())
 		return hp_heap_starts_here() ? -EAGAIN : err;
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	if (hp_span.small < hp_span.small_end) {
 		*ret_base = hp_page_addr(hp_span.small);
 		*ret_size = (hp_span.small_end - hp_span.small) << HP_PAGE_SHIFT;
 		err = 0;
 	}
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	return err;
 }
 
@@ -120,23 +120,23 @@ void *hugepin_small_map_(void *at, size_t len)
 	};
 	size_t chunk, dirty = 0;
 
-	if (hp_lock_mine(&hp_heap_lock)) /* a signal handler allocates while this thread holds the lock */
+	if (hp_heap_mine()) /* a signal handler allocates while this thread holds the lock */
 		return NULL;
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	chunk = hp_place_small(&r, at);
 	if (chunk) {
-		hp_tree_take(&hp_span.tree, chunk, r.n);
+		hp_chunks_set_taken(chunk, r.n);
 		hp_span.small_taken += r.n;
 		if (hp_pages_commit(hp_page_of(chunk), hp_pages_touched(chunk, r.n))) {
 			dirty = hp_chunks_hand_out(chunk, r.n) << HP_CHUNK_SHIFT;
 		} else {
-			hp_tree_free(&hp_span.tree, chunk, r.n);
+			hp_chunks_set_free(chunk, r.n);
 			hp_span.small_taken -= r.n;
 			hp_extent_destroy_if_empty(hp_span.page[hp_page_of(chunk)].extent);
 			chunk = 0;
 		}
 	}
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	if (r.grew && hp_heap_hooks()->grown)
 		hp_heap_hooks()->grown();
 	return chunk ? memset((void *)hp_chunk_addr(chunk), 0, HP_MIN(dirty, len)) : NULL;
@@ -144,12 +144,12 @@ void *hugepin_small_map_(void *at, size_t len)
 
 void hugepin_small_unmap_(void *p, size_t len)
 {
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	if (!hp_madvise_undo(((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT, hp_chunks_for(len))) {
-		hp_unlock(&hp_heap_lock); /* the kernel kept the advice, so this memory is never handed out again */
+		hp_heap_unlock(); /* the kernel kept the advice, so this memory is never handed out again */
 		return;
 	}
-	hp_tree_free(&hp_span.tree, ((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT, hp_chunks_for(len));
+	hp_chunks_set_free(((uintptr_t)p - hp_span.base) >> HP_CHUNK_SHIFT, hp_chunks_for(len));
 	hp_span.small_taken -= hp_chunks_for(len);
 	/* The caller holds locks of jemalloc, so the service thread may be woken, but not started. */
 	hp_unlock_and_tick(false, false);

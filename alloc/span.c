@@ -19,7 +19,6 @@
  * span exists, or while it is being published. */
 struct hp_span hp_span = { .base = (uintptr_t)1 << 63 };
 extern struct hp_span hugepin_span_ __attribute__((alias("hp_span"), visibility("default"))); /* fast.h */
-struct hp_lock hp_heap_lock = HP_LOCK_INIT(HP_LOCK_RANK_HEAP);
 
 static size_t memory_size(void)
 {
@@ -48,18 +47,17 @@ static size_t span_size_wanted(size_t ram)
 
 static bool tables_init(struct hp_span *s, size_t pages)
 {
-	bool has_small = s->small < s->small_end;
 	size_t per_page = sizeof *s->page + sizeof *s->extent;
-	char *m = hp_meta_map(pages * per_page + pages / 8 + 80 + hp_tree_size(pages));
-	uint32_t *holes;
+	char *m = hp_meta_map(pages * per_page + pages / 8 + 80 + hp_holes_size(pages));
+	uint32_t *len;
 
 	/* The largest tables have 1/512 and 1/1024 of the span's size. They become accessible only as extents are made,
 	 * because ulimit -d, mlockall and a strict overcommit policy count accessible memory. The words of one hugepage
 	 * have 4 KiB of the table, and its holes 2 KiB; they are given back with the hugepage, or with all hugepages
 	 * whose words and holes share a base page. */
 	s->chunk = hp_meta_reserve(s->pages * HP_PAGE_CHUNKS * sizeof(hp_chunk));
-	holes = hp_meta_reserve(pages * HP_PAGE_CHUNKS * sizeof *holes);
-	if (!m || !s->chunk || !holes)
+	len = hp_meta_reserve(pages * HP_PAGE_CHUNKS * sizeof *len);
+	if (!m || !s->chunk || !len)
 		return false;
 	s->extent = (struct hp_extent *)m;
 	m += pages * sizeof *s->extent;
@@ -67,10 +65,9 @@ static bool tables_init(struct hp_span *s, size_t pages)
 	m += pages * sizeof *s->page;
 	s->used = (uint64_t *)hp_round_up((uintptr_t)m, 8);
 	m = (char *)hp_round_up((uintptr_t)(s->used + (pages + 63) / 64), 64);
-	hp_tree_init(&s->tree, pages, m, holes);
+	hp_holes_init(&s->holes, pages, m, len);
 	s->holes_to[HP_PART_SMALL] = s->small;
-	if (has_small)
-		s->tree.upper = s->small;
+	s->end[HP_PART_SMALL] = s->small;
 	return true;
 }
 
@@ -92,6 +89,7 @@ int hp_span_init(bool small)
 {
 	struct hp_span s = { .ram = memory_size() };
 	size_t size = span_size_wanted(s.ram), more = 0, align;
+	void *tree;
 
 	for (; size >= 2 * HP_PAGE; size = size / 2 & ~(HP_PAGE - 1)) {
 		more = small ? size / 2 & ~(HP_PAGE - 1) : 0;
@@ -105,7 +103,8 @@ int hp_span_init(bool small)
 	s.pages = s.small = size >> HP_PAGE_SHIFT;
 	s.small_end = s.small + (more >> HP_PAGE_SHIFT);
 	s.reserved = size + more;
-	if (!tables_init(&s, s.small_end))
+	tree = hp_meta_map(hp_tree_size(s.small_end));
+	if (!tree || !tables_init(&s, s.small_end))
 		return -ENOMEM;
 	if (hp_map_choose_nodes(hp_config.numa, s.base, &s.nodes) != 0) {
 		hp_say(hp_config.numa < 0 ? "HUGEPIN_NUMA=interleave: the kernel refuses; using local"
@@ -118,23 +117,24 @@ int hp_span_init(bool small)
 	s.size = size;
 	hp_bit_set(s.used, 0);
 	hp_exposed.page.magic = HUGEPIN_STATS_MAGIC;
-	hp_lock(&hp_heap_lock); /* under the lock, so that a child of fork finds the complete span, or none */
+	hp_heap_lock(); /* under the lock, so that a child of fork finds the complete span, or none */
 	/* Do not copy base and opened, which every free() reads without a lock. They are written by atomic stores only:
 	 * base below, and opened with the first extent. */
 	memcpy((char *)&hp_span + offsetof(struct hp_span, chunk), (char *)&s + offsetof(struct hp_span, chunk),
 	       sizeof s - offsetof(struct hp_span, chunk));
+	hp_tree_init(&hp_shard[0].tree, &hp_span.holes, tree);
 	hp_span_store(&hp_span.base, s.base);
 	expose_pages();
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	return 0;
 }
 
 /* The holes of pages [from, end) that were never used: they have 1/1024 of the addresses of the pages. */
 static void shrink_holes(enum hp_part part, size_t from, size_t end)
 {
-	const uint32_t *holes = hp_span.tree.holes;
-	const uintptr_t start = hp_round_up((uintptr_t)&holes[from << HP_PAGE_CHUNKS_SHIFT], hp_base_page);
-	const uintptr_t stop = (uintptr_t)&holes[end << HP_PAGE_CHUNKS_SHIFT] & -hp_base_page;
+	const uint32_t *len = hp_span.holes.len;
+	const uintptr_t start = hp_round_up((uintptr_t)&len[from << HP_PAGE_CHUNKS_SHIFT], hp_base_page);
+	const uintptr_t stop = (uintptr_t)&len[end << HP_PAGE_CHUNKS_SHIFT] & -hp_base_page;
 
 	if (start < stop) /* base pages of which other pages have no part */
 		hp_meta_unmap((void *)start, stop - start);

@@ -43,6 +43,12 @@ static inline bool hp_chunk_fits(size_t chunk, uint64_t word, size_t n, size_t a
 	return hp_is_close(HP_CHUNK_COUNT(word), n) && !(hp_chunk_addr(chunk) & (align - 1));
 }
 
+/* relaxed: what is pushed meanwhile is not seen */
+static inline bool hp_stack_is_empty(hp_stack *s)
+{
+	return !(uint32_t)atomic_load_explicit(s, memory_order_relaxed);
+}
+
 /* Put a buffer of n chunks, which becomes LISTED, on top. */
 static inline void hp_stack_push(hp_stack *s, size_t chunk, hp_chunk *word, uint32_t n)
 {

@@ -119,18 +119,18 @@ TEST_BY(with_pages, the_span_is_shortened_to_any_size)
 	hp_config.span = PAGES * (int64_t)HP_PAGE;
 	EXPECT_EQ(hp_span_init(true), 0);
 	EXPECT_EQ(hp_span.pages, PAGES);
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	for (size_t pages = 60; pages >= 15; pages -= 5) {
-		small = hp_extent_create(HP_PART_SMALL, 2, HP_PAGE, 0);
-		first = hp_extent_create(HP_PART_HEAP, 2, HP_PAGE, 0);
+		small = hp_extent_create(HP_PART_SMALL, 0, 2, HP_PAGE, 0);
+		first = hp_extent_create(HP_PART_HEAP, 0, 2, HP_PAGE, 0);
 		EXPECT(first && small);
-		EXPECT_EQ(hp_tree_free_after(&hp_span.tree, small << HP_PAGE_CHUNKS_SHIFT, 9999), 2 * HP_PAGE_CHUNKS);
+		EXPECT_EQ(hp_holes_after(&hp_span.holes, small << HP_PAGE_CHUNKS_SHIFT, 9999), 2 * HP_PAGE_CHUNKS);
 		hp_span_shrink(pages * HP_PAGE);
 		EXPECT_EQ(hp_span.pages, pages);
 		hp_extent_destroy_if_empty(first);
 		hp_extent_destroy_if_empty(small);
 	}
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 }
 
 /* ------------------------------------------------------------------ advice */

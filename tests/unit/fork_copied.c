@@ -152,7 +152,7 @@ static bool told_wrong;
 static void told_child(void)
 {
 	told++;
-	told_wrong |= !hp_lock_mine(&hp_heap_lock) || any_held() || hp_service_running() ||
+	told_wrong |= !hp_heap_mine() || any_held() || hp_service_running() ||
 		      pattern_check(buffers[0].p, buffers[0].size, buffers[0].seed) != -1;
 }
 
@@ -430,13 +430,13 @@ TEST(a_fork_that_interrupts_the_heap_is_counted)
 	pid_t pid;
 
 	for (int i = 0; i < 2; i++) {
-		hp_lock(&hp_heap_lock);
+		hp_heap_lock();
 		HP_STAT(hugetlb_bytes) = i ? UINT64_C(1) << 50 : 0;
 		pid = fork();
 		if (pid == 0)
 			_exit(0);
 		HP_STAT(hugetlb_bytes) = pool;
-		hp_unlock(&hp_heap_lock);
+		hp_heap_unlock();
 		EXPECT_EQ(child_wait(pid), 0);
 		EXPECT_EQ(HP_STAT(forks_cow), cow + (unsigned)i);
 		EXPECT_EQ(HP_STAT(forks_uncovered), uncovered + (unsigned)i);
@@ -457,7 +457,7 @@ TEST(a_fork_that_interrupts_the_heap_is_refused_unless_the_pool_covers_it)
 	const int64_t mode = hp_config.fork_mode;
 	void *p = hugepin_malloc(MIB); /* starts the heap */
 
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	HP_STAT(hugetlb_bytes) = UINT64_C(1) << 50;
 	EXPECT(hugepin_fork_refused_());
 	EXPECT_EQ(hugepin_fork_by_(no_call, NULL), -1);
@@ -468,7 +468,7 @@ TEST(a_fork_that_interrupts_the_heap_is_refused_unless_the_pool_covers_it)
 	HP_STAT(hugetlb_bytes) = 0;
 	EXPECT(!hugepin_fork_refused_());
 	HP_STAT(hugetlb_bytes) = pool;
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	hp_config.fork_mode = mode;
 	EXPECT_EQ(HP_STAT(forks_refused), refused + 2);
 	hugepin_free(p);
@@ -489,14 +489,14 @@ TEST(a_fork_past_the_handlers_is_counted_and_waits_for_nobody)
 	pthread_t t;
 	int waits;
 
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	HP_STAT(hugetlb_bytes) = HP_PAGE;
 	clock_gettime(CLOCK_REALTIME, &limit);
 	limit.tv_sec += t_seconds() / 4;
 	EXPECT_EQ(pthread_create(&t, NULL, bypass, NULL), 0);
 	waits = pthread_timedjoin_np(t, NULL, &limit);
 	HP_STAT(hugetlb_bytes) = pool;
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	if (!EXPECT_EQ(waits, 0))
 		pthread_join(t, NULL);
 	EXPECT_EQ(HP_STAT(forks_cow), cow + 1);

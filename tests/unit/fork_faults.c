@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "alloc/advised.h"
+#include "alloc/cache.h"
 #include "alloc/small.h"
 #include "base/config.h"
 #include "base/stats.h"
@@ -77,9 +78,9 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	return result_of(r);
 }
 
-/* ------------------------------------------------------------------ two extents */
+/* ------------------------------------------------------------------ extents in two shards */
 
-/* A hole lies between the first two. The last two have advice of the program's. */
+/* A hole lies behind the first. The last two have advice of the program's. */
 enum { BUFFERS = 6, HIDDEN = 4, GUARDED = 5 };
 static const size_t sizes[BUFFERS] = { 2 * MIB + 8192, 40960, 2 * MIB + 4096, 300000, 100000, 100000 };
 static unsigned char *buffers[BUFFERS], *kept_out;
@@ -93,12 +94,22 @@ __attribute__((constructor)) static void configure(void)
 	parent = getpid();
 }
 
+static unsigned shard_of(const void *p)
+{
+	return hp_span.page[hp_page_at((uintptr_t)p)].shard;
+}
+
 static void take(void)
 {
 	unsigned char *gap;
 	struct hugepin_extent e;
 
+	hugepin_free(hugepin_malloc(40960));
+	hp_heap_lock();
+	hp_shard_add(&hp_span.holes);
+	hp_heap_unlock();
 	buffers[0] = hugepin_malloc(sizes[0]);
+	hp_cache_self->shard = 1;
 	gap = hugepin_malloc(3 * MIB);
 	for (int i = 1; i < BUFFERS; i++)
 		buffers[i] = hugepin_malloc(sizes[i]);
@@ -112,6 +123,7 @@ static void take(void)
 	EXPECT_EQ(hugepin_advise_((void *)hp_round_up((uintptr_t)buffers[HIDDEN], 4096), 65536, MADV_DONTDUMP), 0);
 	EXPECT_EQ(hugepin_protect_((void *)hp_round_up((uintptr_t)buffers[GUARDED], 4096), 65536, PROT_READ), 0);
 	EXPECT(hp_span.extent_pages[HP_PART_HEAP] > 4);
+	EXPECT(shard_of(buffers[0]) == 0 && shard_of(buffers[1]) == 1 && shard_of(kept_out) == 0);
 }
 
 static bool intact(void)
@@ -135,10 +147,13 @@ static void live_on(void)
 	expect_counted();
 	expect_span_reserved(false);
 	memset(buffers[2], 7, sizes[2]);
-	p = hugepin_malloc(3 * MIB);
+	for (unsigned i = 0; i < 2; i++) {
+		hp_cache_self->shard = i;
+		p = hugepin_malloc((3 + i) * MIB);
 	memset(p, 1, 3 * MIB);
 	EXPECT_EQ(pattern_check(buffers[0], sizes[0], 0), -1);
 	hugepin_free(p);
+	}
 	hugepin_free(buffers[1]);
 	_exit(t_failures != 0);
 }

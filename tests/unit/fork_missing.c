@@ -1,6 +1,6 @@
 /*
- * Memory of the heap that the program watches by a userfaultfd of its own, and that is missing. The thread that gives such
- * memory may allocate, so the heap must not touch the memory while it holds its lock.
+ * Memory of the heap that the program watches by a userfaultfd of its own, and that is missing. The thread that gives
+ * such memory may allocate, so the heap must not touch the memory while it holds its lock.
  */
 #include "alloc/heap.h"
 
@@ -30,7 +30,7 @@ static void *give(void *unused)
 	while (poll(&p, 1, -1) == 1 && read(uffd, &m, sizeof m) == sizeof m) {
 		struct uffdio_zeropage z = { .range = { m.arg.pagefault.address & -hp_base_page, hp_base_page } };
 
-		locked += atomic_load_explicit(&hp_heap_lock.word, memory_order_relaxed) != 0;
+		locked += atomic_load_explicit(&hp_shard[0].lock.word, memory_order_relaxed) != 0;
 		events++;
 		ioctl(uffd, UFFDIO_ZEROPAGE, &z);
 	}

@@ -1,6 +1,7 @@
 /*
- * Forks of a process with threads, one soon after the other: the memory of a copy is kept for the next. What is copied here are held
- * pages (alloc/hold.h), so that no pool is needed. The mapping calls come by here, to be counted and refused.
+ * Forks of a process with threads, one soon after the other: the memory of a copy is kept for the next. What is copied
+ * here are held pages (alloc/hold.h), so that no pool is needed. The mapping calls come by here, to be counted and
+ * refused.
  */
 #include "alloc/hold.h"
 
@@ -301,7 +302,7 @@ static void see_zeros(void)
 	size_t end = 0;
 
 	expect_intact();
-	for (size_t p = 1; p < hp_span.tree.used; p++)
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++)
 		if (hp_span.page[p].state == HP_PAGE_READY)
 			end = p + 1;
 	/* No byte is that no buffer has. */

@@ -169,8 +169,8 @@ static size_t free_pages(void)
 {
 	size_t n = 0;
 
-	for (size_t p = 1; p < hp_span.tree.used; p++)
-		n += hp_span.page[p].state >= HP_PAGE_RESERVED && hp_tree_page_free(&hp_span.tree, p);
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++)
+		n += hp_span.page[p].state >= HP_PAGE_RESERVED && hp_holes_page(&hp_span.holes, p);
 	return n;
 }
 

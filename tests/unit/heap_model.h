@@ -210,11 +210,11 @@ static void check_tree(void)
 	size_t free = 0, owned = 0, in_extents = 0;
 
 	hugepin_purge();
-	for (size_t c = 0, n; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT; c += n) {
-		bool is_free = hp_tree_free_after(&hp_span.tree, c, 1);
+	for (size_t c = 0, n; c < hp_span.end[HP_PART_HEAP] << HP_PAGE_CHUNKS_SHIFT; c += n) {
+		bool is_free = hp_holes_after(&hp_span.holes, c, 1);
 		bool exists = hp_span.page[c >> HP_PAGE_CHUNKS_SHIFT].state != HP_PAGE_NONE;
 
-		n = is_free ? hp_tree_free_after(&hp_span.tree, c, HP_PAGE_CHUNKS - (c & (HP_PAGE_CHUNKS - 1))) : 1;
+		n = is_free ? hp_holes_after(&hp_span.holes, c, HP_PAGE_CHUNKS - (c & (HP_PAGE_CHUNKS - 1))) : 1;
 		for (size_t i = c; i < c + n; i++) {
 			EXPECT(!is_free || !owner[i]);
 			owned += owner[i] != 0;

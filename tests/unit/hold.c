@@ -597,18 +597,18 @@ TEST_BY(emptied, what_is_held_while_its_release_waits_for_a_fork_stays)
 
 	hugepin_free(hugepin_malloc(65 * MIB));
 	EXPECT(hp_heap_next_extent(0, &e));
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	hp_pages_quiesce(HP_PART_HEAP);
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	pthread_create(&t, NULL, purge, NULL);
 	while (hp_heap_is_free((uintptr_t)e.addr, e.len, 0)) /* until the thread has taken them, to be released */
 		usleep(1000);
 	usleep(10000);
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	for (size_t p = page_of(e.addr), end = p + (e.len >> HP_PAGE_SHIFT); p < end; p++)
 		hp_span.page[p].held[HP_HOLD_COPY]++;
 	hp_pages_resume();
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	pthread_join(t, NULL);
 	EXPECT(all_ready(e));
 	EXPECT_EQ(mapped(), e.len);

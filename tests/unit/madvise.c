@@ -1,6 +1,7 @@
 /*
- * What is said of parts of buffers against a naive model: a byte for each chunk of each buffer. The kernel's own account, in
- * /proc/self/smaps, must agree with it after every change; memory that is in no live buffer has nothing said of it.
+ * What is said of parts of buffers against a naive model: a byte for each chunk of each buffer. The kernel's own
+ * account, in /proc/self/smaps, must agree with it after every change; memory that is in no live buffer has nothing
+ * said of it.
  */
 #include "alloc/madvise.h"
 
@@ -117,7 +118,7 @@ static bool agree(void)
 		if (b->p)
 			memcpy(&want[((uintptr_t)b->p - hp_span.base) >> HP_CHUNK_SHIFT], b->said, b->chunks);
 	ask_kernel();
-	for (size_t c = HP_PAGE_CHUNKS, any_noted = 0; c < hp_span.tree.used << HP_PAGE_CHUNKS_SHIFT; c++) {
+	for (size_t c = HP_PAGE_CHUNKS, any_noted = 0; c < hp_span.end[HP_PART_HEAP] << HP_PAGE_CHUNKS_SHIFT; c++) {
 		const struct hp_page *g = &hp_span.page[c >> HP_PAGE_CHUNKS_SHIFT];
 		unsigned noted;
 

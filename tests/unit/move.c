@@ -37,11 +37,11 @@ TEST_BY(in_a_process, what_is_used_moves_in_several_runs_and_holes_stay)
 	EXPECT(pool_runs() >= 2);
 	heads_max = hp_span.heads_max;
 	hp_span.heads_max = hp_span.heads + 2 * pool_runs() - 1;
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	EXPECT_EQ(hp_move(), 0);
 	hp_span.heads_max++;
 	EXPECT_EQ(hp_move(), (BUFFERS - 1) * SIZE / HP_PAGE);
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	EXPECT_EQ(pool_of(0) + pool_of(2) + pool_of(3), 0);
 	EXPECT(pattern_check(buffers[0], SIZE, 0) == -1 && pattern_check(buffers[2], SIZE, 2) == -1 &&
 	       pattern_check(buffers[3], SIZE, 3) == -1);

@@ -207,7 +207,7 @@ static inline void in_a_process(void (*run)(void))
 /* Within each mapping all pages are of one kind. */
 static inline void expect_borders(void)
 {
-	for (size_t p = 1; p < hp_span.tree.used; p++) {
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++) {
 		size_t len = hp_heap_mapping(hp_page_addr(p));
 
 		for (size_t q = p; q < p + (len >> HP_PAGE_SHIFT); q++)
@@ -221,14 +221,14 @@ static inline size_t move_now(void)
 {
 	size_t moved;
 
-	hp_lock(&hp_heap_lock);
+	hp_heap_lock();
 	errno = 77;
 	moved = hp_move();
 	EXPECT_EQ(errno, 77);
-	hp_unlock(&hp_heap_lock);
+	hp_heap_unlock();
 	EXPECT(intact());
 	expect_counted();
-	for (size_t p = 1; p < hp_span.tree.used; p++)
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++)
 		EXPECT_EQ(hp_span.page[p].fork, HP_PAGE_SHARED);
 	return moved;
 }
@@ -239,9 +239,9 @@ static inline size_t pool_runs(void)
 	size_t runs = 0;
 	bool before = false;
 
-	for (size_t p = 1; p < hp_span.tree.used; p++) {
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++) {
 		bool now = hp_span.page[p].state == HP_PAGE_READY && hp_span.page[p].kind == HUGEPIN_KIND_HUGETLB &&
-			   !hp_tree_page_free(&hp_span.tree, p);
+			   !hp_holes_page(&hp_span.holes, p);
 
 		runs += now && !before;
 		before = now;

@@ -94,7 +94,7 @@ static void *free_a_buffer(void *arg)
 static void wait_at_the_lock(void)
 {
 	freeing = 2;
-	while (hp_heap_lock.word != 2) /* 2: a thread sleeps there */
+	while (hp_shard[0].lock.word != 2) /* 2: a thread sleeps there */
 		sleep_ms(1);
 }
 

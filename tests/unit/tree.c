@@ -1,6 +1,6 @@
 /*
- * The tree against a naive byte map: random frees and takes, extents of random length. Every search is answered by both,
- * and every hole is where it should be.
+ * The tree against a naive byte map: random frees and takes, extents of random length. Every search is answered by
+ * both, and every hole is where it should be.
  */
 #include <stdlib.h>
 
@@ -10,21 +10,25 @@
 
 enum { PAGES = 8192, SPAN_CHUNKS = PAGES * 512 };
 
+static struct hp_holes holes;
 static struct hp_tree tree;
 static unsigned char *naive; /* 1 = free, per chunk */
 static unsigned char starts[PAGES];
 static void fresh_tree(void)
 {
-	static void *memory, *holes;
+	static void *memory, *len, *longest;
 
 	free(memory);
-	free(holes);
+	free(len);
+	free(longest);
 	free(naive);
-	memory = calloc(1, hp_tree_size(PAGES));
-	holes = malloc(SPAN_CHUNKS * sizeof(uint32_t));
+	memory = calloc(1, hp_holes_size(PAGES));
+	longest = calloc(1, hp_tree_size(PAGES));
+	len = malloc(SPAN_CHUNKS * sizeof(uint32_t));
 	naive = calloc(1, SPAN_CHUNKS);
 	memset(starts, 0, sizeof starts);
-	hp_tree_init(&tree, PAGES, memory, holes);
+	hp_holes_init(&holes, PAGES, memory, len);
+	hp_tree_init(&tree, &holes, longest);
 }
 
 /* The first maximal free run at or after `from`, which does not lie in one. Returns its length; 0: there is none. */
@@ -60,8 +64,8 @@ static void check_tree(void)
 
 	memset(longest, 0, sizeof longest);
 	for (size_t c = 0; (len = naive_hole(c, &start)) != 0; c = start + len) {
-		EXPECT_EQ(tree.holes[start], len);
-		EXPECT_EQ(tree.holes[start + len - 1], len);
+		EXPECT_EQ(holes.len[start], len);
+		EXPECT_EQ(holes.len[start + len - 1], len);
 		longest[start / 64] = HP_MAX(longest[start / 64], (uint32_t)len);
 	}
 	EXPECT(!memcmp(longest, tree.longest[0], sizeof longest));
@@ -79,9 +83,9 @@ static void check_tree(void)
 
 		for (size_t c = 0; c < 512; c++)
 			free_chunks += naive[p * 512 + c];
-		EXPECT_EQ(tree.free[p], free_chunks);
+		EXPECT_EQ(holes.free[p], free_chunks);
 		for (size_t c = 0; c < 512 && free_chunks % 512; c++)
-			if (hp_bit(tree.maps[p].w, c) != naive[p * 512 + c])
+			if (hp_bit(holes.maps[p].w, c) != naive[p * 512 + c])
 				T_FAIL("chunk %zu of page %zu", c, p);
 	}
 }
@@ -114,10 +118,10 @@ TEST(searches_and_holes_agree_with_a_byte_map)
 		size_t n = random_size(), align = rnd(4) ? 1 : (size_t)1 << rnd(12), phase = rnd(2) ? 0 : rnd(SPAN_CHUNKS), at;
 
 		if (i % 64 == 0)
-			EXPECT_EQ(hp_tree_find(&tree, false, n, align, phase), naive_find(n, align, phase));
+			EXPECT_EQ(hp_tree_find(&tree, 0, PAGES, n, align, phase), naive_find(n, align, phase));
 		if (i % 1024 == 0)
 			check_tree();
-		at = hp_tree_find(&tree, false, n, align, phase);
+		at = hp_tree_find(&tree, 0, PAGES, n, align, phase);
 		if (at && rnd(3)) {
 			if (rnd(8) == 0 && n > 2) { /* from within a hole */
 				size_t skip = rnd(n - 1);
@@ -132,7 +136,7 @@ TEST(searches_and_holes_agree_with_a_byte_map)
 			size_t pages = HP_MIN(PAGES - mapped, (n + 511) / 512 + rnd(30));
 
 			starts[mapped] = 1;
-			hp_bit_set(tree.starts, mapped);
+			hp_bit_set(holes.starts, mapped);
 			set(mapped * 512, pages * 512, true);
 			mapped += pages;
 		} else { /* free some taken runs */
@@ -140,7 +144,8 @@ TEST(searches_and_holes_agree_with_a_byte_map)
 				size_t c = 512 + rnd((mapped - 1) * 512 + 1);
 				size_t len = 0, most = random_size();
 
-				while (c + len < mapped * 512 && !naive[c + len] && len < most)
+				while (c + len < mapped * 512 && !naive[c + len] && len < most &&
+				       !(len && (c + len) % 512 == 0 && starts[(c + len) / 512]))
 					len++;
 				if (len)
 					set(c, len, true);
@@ -152,7 +157,7 @@ TEST(searches_and_holes_agree_with_a_byte_map)
 			while (len < most && c + len < SPAN_CHUNKS && naive[c + len] &&
 			       !(len && (c + len) % 512 == 0 && starts[(c + len) / 512]))
 				len++;
-			EXPECT_EQ(hp_tree_free_after(&tree, c, most), len);
+			EXPECT_EQ(hp_holes_after(&holes, c, most), len);
 		}
 	}
 	check_tree();
@@ -164,9 +169,9 @@ TEST(the_lowest_hole_that_fits_is_taken_although_a_higher_one_is_tighter)
 	fresh_tree();
 	set(512, 256, true); /* 1 MiB */
 	set(512 + 300, 16, true); /* 64 KiB, and only this many */
-	EXPECT_EQ(hp_tree_find(&tree, false, 16, 1, 0), 512);
+	EXPECT_EQ(hp_tree_find(&tree, 0, PAGES, 16, 1, 0), 512);
 	set(512, 256, false);
-	EXPECT_EQ(hp_tree_find(&tree, false, 16, 1, 0), 512 + 300);
+	EXPECT_EQ(hp_tree_find(&tree, 0, PAGES, 16, 1, 0), 512 + 300);
 }
 
 /* Each hole but the highest is a little too short, or long enough but not where the alignment is. */
@@ -176,52 +181,73 @@ TEST(a_hole_that_fits_is_found_behind_any_number_of_others)
 	for (size_t i = 0; i < 1000; i++)
 		set(512 + 1 + i * 256, 100, true);
 	set(512 + 1000 * 256, 103, true);
-	EXPECT_EQ(hp_tree_find(&tree, false, 103, 1, 0), 512 + 1000 * 256);
-	EXPECT_EQ(hp_tree_find(&tree, false, 104, 1, 0), 0);
-	EXPECT_EQ(hp_tree_find(&tree, false, 97, 1, 0), 512 + 1);
-	EXPECT_EQ(hp_tree_find(&tree, false, 97, 256, 0), 512 + 1000 * 256);
+	EXPECT_EQ(hp_tree_find(&tree, 0, PAGES, 103, 1, 0), 512 + 1000 * 256);
+	EXPECT_EQ(hp_tree_find(&tree, 0, PAGES, 104, 1, 0), 0);
+	EXPECT_EQ(hp_tree_find(&tree, 0, PAGES, 97, 1, 0), 512 + 1);
+	EXPECT_EQ(hp_tree_find(&tree, 0, PAGES, 97, 256, 0), 512 + 1000 * 256);
 	check_tree();
 }
 
 TEST(a_page_is_stamped_when_it_becomes_wholly_free)
 {
 	fresh_tree();
-	tree.now = 7;
+	holes.now = 7;
 	set(512, 1024, true);
-	EXPECT_EQ(tree.stamps[1], 7);
+	EXPECT_EQ(holes.stamps[1], 7);
 	set(700, 3, false);
-	EXPECT(!hp_tree_page_free(&tree, 1) && hp_tree_page_free(&tree, 2));
-	tree.now = 9;
+	EXPECT(!hp_holes_page(&holes, 1) && hp_holes_page(&holes, 2));
+	holes.now = 9;
 	set(700, 3, true);
-	EXPECT(hp_tree_page_free(&tree, 1));
-	EXPECT_EQ(tree.stamps[1], 9);
-	EXPECT_EQ(tree.stamps[2], 7);
+	EXPECT(hp_holes_page(&holes, 1));
+	EXPECT_EQ(holes.stamps[1], 9);
+	EXPECT_EQ(holes.stamps[2], 7);
 }
 
-TEST(searches_stay_on_their_side_of_the_upper_part)
+TEST(searches_stay_between_their_pages)
 {
 	for (size_t upper = 1; upper < 130; upper += 1 + rnd(20)) {
 		fresh_tree();
-		tree.upper = upper;
-		hp_bit_set(tree.starts, upper + 1);
+		hp_bit_set(holes.starts, upper);
 		hp_tree_free(&tree, upper * 512 - 100, 100);
-		hp_tree_free(&tree, (upper + 1) * 512, 1024);
-		EXPECT_EQ(tree.used, upper);
-		EXPECT_EQ(tree.upper_used, upper + 3);
-		EXPECT_EQ(hp_tree_find(&tree, false, 101, 1, 0), 0);
-		EXPECT_EQ(hp_tree_find(&tree, false, 100, 1, 0), upper * 512 - 100);
-		EXPECT_EQ(hp_tree_find(&tree, true, 1, 1, 0), (upper + 1) * 512);
-		EXPECT_EQ(hp_tree_find(&tree, true, 1024, 1, 0), (upper + 1) * 512);
-		EXPECT_EQ(hp_tree_find(&tree, true, 1025, 1, 0), 0);
+		hp_tree_free(&tree, upper * 512, 1024);
+		EXPECT_EQ(hp_tree_find(&tree, 0, upper, 101, 1, 0), 0);
+		EXPECT_EQ(hp_tree_find(&tree, 0, upper, 100, 1, 0), upper * 512 - 100);
+		EXPECT_EQ(hp_tree_find(&tree, upper, PAGES, 1, 1, 0), upper * 512);
+		EXPECT_EQ(hp_tree_find(&tree, upper, PAGES, 1024, 1, 0), upper * 512);
+		EXPECT_EQ(hp_tree_find(&tree, upper, PAGES, 1025, 1, 0), 0);
 	}
+}
+
+/* Extents that touch, by turns in one tree and in the other. */
+TEST(holes_of_two_trees_over_one_table_keep_apart)
+{
+	static struct hp_tree other;
+
+	fresh_tree();
+	hp_tree_init(&other, &holes, calloc(1, hp_tree_size(PAGES)));
+	for (size_t p = 1; p < 101; p++) {
+		hp_bit_set(holes.starts, p);
+		hp_tree_free(p % 2 ? &tree : &other, p * 512, 512);
+	}
+	EXPECT_EQ(hp_tree_find(&tree, 0, PAGES, 513, 1, 0), 0);
+	EXPECT_EQ(hp_tree_find(&other, 0, PAGES, 513, 1, 0), 0);
+	for (size_t p = 1; p < 101; p++) {
+		EXPECT_EQ(hp_tree_find(p % 2 ? &tree : &other, 0, PAGES, 512, 1, 0), p * 512);
+		hp_tree_take(p % 2 ? &tree : &other, p * 512, 512);
+	}
+	hp_tree_free(&tree, 512, 512);
+	hp_tree_free(&other, 2 * 512, 512);
+	EXPECT_EQ(hp_holes_after(&holes, 512, 2000), 512);
+	EXPECT_EQ(hp_tree_find(&other, 0, PAGES, 1, 1, 0), 2 * 512);
+	free(other.longest[0]);
 }
 
 TEST(a_span_that_is_wholly_free_is_one_hole)
 {
 	fresh_tree();
 	set(512, SPAN_CHUNKS - 512, true);
-	EXPECT_EQ(hp_tree_find(&tree, false, SPAN_CHUNKS - 512, 1, 0), 512);
-	EXPECT_EQ(hp_tree_find(&tree, false, SPAN_CHUNKS - 511, 1, 0), 0);
+	EXPECT_EQ(hp_tree_find(&tree, 0, PAGES, SPAN_CHUNKS - 512, 1, 0), 512);
+	EXPECT_EQ(hp_tree_find(&tree, 0, PAGES, SPAN_CHUNKS - 511, 1, 0), 0);
 	check_tree();
 }
 

@@ -1,0 +1,64 @@
+/* See shard.h. */
+#include "alloc/shard.h"
+
+#define LOCK                                                                                                           \
+	{                                                                                                              \
+		.lock = HP_LOCK_INIT(HP_LOCK_RANK_HEAP)                                                                \
+	}
+
+struct hp_shard hp_shard[HP_SHARDS] = {LOCK, LOCK, LOCK, LOCK, LOCK, LOCK, LOCK, LOCK};
+_Atomic unsigned hp_shards_used = 1;
+
+/* Shard 0 is always taken first, and the number of shards changes only under its lock. */
+void hp_heap_lock(void)
+{
+	hp_lock(&hp_shard[0].lock);
+	for (unsigned i = 1; i < hp_shards(); i++)
+		if (!hp_lock_try(&hp_shard[i].lock))
+			hp_lock_wait(&hp_shard[i].lock);
+}
+
+void hp_heap_unlock(void)
+{
+	for (unsigned i = hp_shards(); --i;)
+		hp_lock_release(&hp_shard[i].lock);
+	hp_unlock(&hp_shard[0].lock);
+}
+
+void hp_shard_switch(unsigned *held, unsigned shard)
+{
+	if (*held == HP_SHARD_ALL || *held == shard)
+		return;
+	if (*held != HP_SHARD_NONE)
+		hp_unlock(&hp_shard[*held].lock);
+	if (shard != HP_SHARD_NONE)
+		hp_lock(&hp_shard[shard].lock);
+	*held = shard;
+}
+
+bool hp_shard_lock(unsigned *own)
+{
+	HP_ASSERT(!hp_heap_mine());
+	hp_locks_held |= 1u << HP_LOCK_RANK_HEAP; /* first, as in hp_lock() */
+	hp_barrier_handler();
+	if (hp_lock_try(&hp_shard[*own].lock))
+		return true;
+	for (unsigned i = 0; i < hp_shards(); i++)
+		if (hp_lock_try(&hp_shard[i].lock)) {
+			*own = i;
+			return true;
+		}
+	hp_locks_held &= ~(1u << HP_LOCK_RANK_HEAP);
+	return false;
+}
+
+void hp_shard_add(struct hp_holes *h)
+{
+	const unsigned n = hp_shards();
+	void *memory = n < HP_SHARDS ? hp_meta_map(hp_tree_size(h->pages)) : NULL;
+
+	if (!memory || !hp_lock_try(&hp_shard[n].lock))
+		return;
+	hp_tree_init(&hp_shard[n].tree, h, memory);
+	atomic_store_explicit(&hp_shards_used, n + 1, memory_order_relaxed);
+}
