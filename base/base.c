@@ -217,12 +217,25 @@ void hp_meta_zero(void *p, size_t size)
 	memset((void *)to, 0, end - to);
 }
 
-int hp_populate(uintptr_t start, size_t len, bool write)
+static int populate(uintptr_t start, size_t len, int advice)
 {
-	int advice = write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ, err;
+	int err;
 
 	do {
 		err = (int)hp_sys(SYS_madvise, start, len, advice);
 	} while (err == -EINTR);
 	return err;
+}
+
+/* The kernel clears a hugepage towards the base page that is touched. Touch the last one first, because clearing
+ * upwards takes half the time (AMD EPYC: 2.1 instead of 4.7 ms for 64 MiB). */
+int hp_populate(uintptr_t start, size_t len, bool write)
+{
+	const int advice = write ? MADV_POPULATE_WRITE : MADV_POPULATE_READ;
+	uintptr_t end = hp_round_up(start, HP_PAGE) + HP_PAGE;
+	int err = 0;
+
+	for (; write && !err && end <= start + len; end += HP_PAGE)
+		err = populate(end - hp_base_page, hp_base_page, advice);
+	return err ? err : populate(start, len, advice);
 }

@@ -72,9 +72,15 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	} else if (nr == SYS_openat && available >= 0 && !strcmp((char *)b, "/proc/meminfo")) {
 		r = open_meminfo(c, d);
 	} else {
-		if (nr == SYS_madvise && c == MADV_POPULATE_WRITE && !in_span(a))
-			populated += absent(a, (size_t)b);
+		const bool populates = nr == SYS_madvise && c == MADV_POPULATE_WRITE && !in_span(a);
+		const long from = a & -(long)HP_PAGE; /* one base page may bring the whole hugepage */
+		const size_t len = hp_round_up((size_t)(a + b), HP_PAGE) - (size_t)from;
+
+		if (populates)
+			populated += absent(from, len);
 		r = raw(nr, a, b, c, d, e, f);
+		if (populates)
+			populated -= absent(from, len);
 		if (nr == SYS_munmap && (size_t)b > 4 * MIB && !in_span(a))
 			is_short = false;
 	}

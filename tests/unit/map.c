@@ -3,9 +3,16 @@
 #include "t.h"
 #include "tests/unit/kernel.h"
 
+enum { POPULATE_WRITE = 23 }; /* which older headers lack */
+
 static struct {
 	size_t longest; /* the longest mapping so far */
 	bool taken; /* the addresses that are asked for are not free */
+	struct {
+		uintptr_t at;
+		size_t len;
+	} populated[4];
+	unsigned populates, refused_from; /* calls */
 } maps;
 
 UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
@@ -14,6 +21,11 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		maps.longest = HP_MAX(maps.longest, (size_t)b);
 		if (maps.taken)
 			a = 0;
+	} else if (nr == SYS_madvise && c == POPULATE_WRITE) {
+		if (maps.populates < 4)
+			maps.populated[maps.populates].at = (uintptr_t)a, maps.populated[maps.populates].len = (size_t)b;
+		if (maps.populates++ >= maps.refused_from)
+			return result_of(-ENOMEM);
 	}
 	return result_of(raw(nr, a, b, c, d, e, f));
 }
@@ -83,6 +95,31 @@ TEST(addresses_are_reserved_elsewhere_if_the_random_place_is_taken)
 	maps.taken = true;
 	expect_reserved();
 	maps.taken = false;
+}
+
+/* The kernel clears a hugepage towards the base page that is touched, and upwards in half the time. */
+TEST(of_each_whole_hugepage_the_last_base_page_is_populated_first)
+{
+	const size_t size = 3 * HP_PAGE;
+	uintptr_t base = 0;
+
+	if (!EXPECT_EQ(hp_map_reserve(size, HP_PAGE, &base), 0))
+		return;
+	EXPECT_EQ(mprotect((void *)base, size, PROT_READ | PROT_WRITE), 0);
+	maps.populates = 0;
+	maps.refused_from = 3;
+	EXPECT_EQ(hp_populate(base + 4096, size - 4096, true), 0);
+	EXPECT_EQ(maps.populates, 3);
+	EXPECT_EQ(maps.populated[0].at, base + 2 * HP_PAGE - 4096);
+	EXPECT_EQ(maps.populated[0].len, 4096);
+	EXPECT_EQ(maps.populated[1].at, base + 3 * HP_PAGE - 4096);
+	EXPECT_EQ(maps.populated[1].len, 4096);
+	EXPECT_EQ(maps.populated[2].at, base + 4096);
+	EXPECT_EQ(maps.populated[2].len, size - 4096);
+	maps.populates = maps.refused_from = 0;
+	EXPECT_EQ(hp_populate(base, size, true), -ENOMEM);
+	EXPECT_EQ(maps.populates, 1);
+	munmap((void *)base, size);
 }
 
 T_MAIN
