@@ -20,16 +20,18 @@
 #define THREAD_BELOW 8192
 #define THREAD_ABOVE 8192
 
-/* A hugepage is slow if populating it takes SLOW_TIMES as long as populating as many base pages. After SLOW_PAGES slow
- * hugepages, the rest of the copy is of base pages. A copy of fewer than TRIAL_PAGES ignores the times. */
-#define TRIAL_PAGES 4
+/* A hugepage is slow if populating it takes SLOW_TIMES as long as populating as many base pages, and SLOW_NS, because
+ * less is never slow. After SLOW_PAGES slow hugepages, the rest of the copy is of base pages. */
 #define SLOW_PAGES 2
 #define SLOW_TIMES 3
+#define SLOW_NS 1000000
 
 static struct {
 	char *map, *at; /* at: the aligned copy inside the mapping, or its part not yet moved; NULL: none */
 	char *end; /* end of the mapping */
-	size_t pages;
+	size_t pages, ready; /* ready: the first of them that are populated */
+	unsigned slow; /* slow hugepages */
+	uint64_t base_ns; /* the time for a hugepage's base pages; 0: not measured */
 	bool used; /* this memory was kept since tick `since`, so its contents are not zero */
 	uint32_t since;
 } copy;
@@ -160,9 +162,11 @@ void hp_copy_unmark(void)
 
 struct filling {
 	size_t slot, last; /* slot: index of page `last` in the copy */
-	bool again, torn;
+	bool again, failed;
 	char *zeroed; /* for kept memory: the copy is filled up to here; else NULL */
 };
+
+static bool populate_to(size_t pages);
 
 static void fill_part(void *filling, size_t page, size_t from, size_t to)
 {
@@ -174,6 +178,9 @@ static void fill_part(void *filling, size_t page, size_t from, size_t to)
 		return;
 	for (; f->last < page; f->last++)
 		f->slot += hp_copy_is_marked(f->last);
+	f->failed |= !populate_to(f->slot + 1);
+	if (f->failed)
+		return;
 	out = copy.at + (f->slot << HP_PAGE_SHIFT) + ((from & (HP_PAGE_CHUNKS - 1)) << HP_CHUNK_SHIFT);
 	end = out + ((to - from) << HP_CHUNK_SHIFT);
 	if (f->zeroed) { /* parts of an advised page may be left out of the copy: clear the whole page */
@@ -185,7 +192,7 @@ static void fill_part(void *filling, size_t page, size_t from, size_t to)
 	else if (!g->advised)
 		hp_there_copy(out, (void *)hp_chunk_addr(from), (to - from) << HP_CHUNK_SHIFT);
 	else
-		f->torn |= !hp_madvise_read(out, from, to - from);
+		f->failed |= !hp_madvise_read(out, from, to - from);
 }
 
 static void note_holes(uintptr_t from, uintptr_t to)
@@ -223,9 +230,10 @@ bool hp_copy_fill(bool again, bool listed_too)
 
 	hp_copy_runs(hp_copy_is_marked, look_for_holes, NULL);
 	each_live(listed_too, fill_part, &f);
-	if (f.zeroed)
+	f.failed |= !populate_to(copy.pages);
+	if (f.zeroed && !f.failed)
 		memset(f.zeroed, 0, (size_t)(end_of_copy() - f.zeroed));
-	return !f.torn;
+	return !f.failed;
 }
 
 /* ------------------------------------------------------------------ does it fit */
@@ -402,15 +410,16 @@ static void advise_copy(char *at, size_t pages, int advice)
 	hp_sys(SYS_madvise, at, pages << HP_PAGE_SHIFT, advice); /* a refusal is harmless: pages of another size do */
 }
 
-/* ret_ns: the time it took. False: there is no memory. */
+/* ret_ns: the processor's time, because another process that ran meanwhile makes no memory slow. It is 0 under a filter
+ * of system calls, which might end the process for the question. False: there is no memory. */
 static bool populate(char *at, size_t pages, uint64_t *ret_ns)
 {
-	uint64_t start = hp_clock_ns();
+	bool may_ask = !hp_is_filtered();
+	uint64_t start = may_ask ? hp_thread_ns() : 0;
+	int err = hp_populate((uintptr_t)at, pages << HP_PAGE_SHIFT, true);
 
-	if (hp_populate((uintptr_t)at, pages << HP_PAGE_SHIFT, true) != 0)
-		return false;
-	*ret_ns = hp_clock_ns() - start;
-	return true;
+	*ret_ns = may_ask ? hp_thread_ns() - start : 0;
+	return err == 0;
 }
 
 /* The time to populate the base pages of one hugepage, measured on memory that is thrown away. */
@@ -428,44 +437,39 @@ static bool time_base_pages(uint64_t *ret_ns)
 	return ok;
 }
 
-/* Populate the copy as THP. If some hugepages are much slower than base pages, use base pages for the rest. This
- * happens on virtual machines, where a hugepage that is free in the guest often has no memory in the host yet.
+/* Populate the first hugepages of the copy, unless they are populated. If some hugepages are much slower than base
+ * pages, use base pages for the rest. This happens on virtual machines, where a hugepage that is free in the guest
+ * often has no memory in the host yet.
  *
  * The whole copy must stay one mapping, since before Linux 6.17 mremap moves no more than one. Parts that were first
  * populated under different advice remain several mappings for good. So the first page is populated before the advice
  * differs, and at the end all parts have the same advice. */
-static bool populate_copy(void)
+static bool populate_to(size_t pages)
 {
-	uint64_t base_ns, ns;
-	unsigned slow = 0;
-	size_t n = 0, left;
-	char *rest;
+	while (copy.ready < pages) {
+		char *at = copy.at + (copy.ready << HP_PAGE_SHIFT);
+		bool all = copy.slow >= SLOW_PAGES;
+		size_t n = all ? copy.pages - copy.ready : 1;
+		uint64_t ns;
 
-	advise_copy(copy.at, copy.pages, MADV_HUGEPAGE);
-	if (copy.pages < TRIAL_PAGES || !time_base_pages(&base_ns))
-		return populate(copy.at, copy.pages, &ns);
-	for (; n < copy.pages && slow < SLOW_PAGES; n++) {
-		if (!populate(copy.at + (n << HP_PAGE_SHIFT), 1, &ns))
+		if (all)
+			advise_copy(at, n, MADV_NOHUGEPAGE);
+		if (!populate(at, n, &ns))
 			return false;
-		slow += ns > SLOW_TIMES * base_ns;
+		if (all)
+			advise_copy(at, n, MADV_HUGEPAGE); /* the kernel may collapse the base pages later */
+		else if (ns > SLOW_NS && (copy.base_ns || time_base_pages(&copy.base_ns)))
+			copy.slow += ns > SLOW_TIMES * copy.base_ns;
+		copy.ready += n;
 	}
-	rest = copy.at + (n << HP_PAGE_SHIFT);
-	left = copy.pages - n;
-	if (!left)
-		return true;
-	advise_copy(rest, left, MADV_NOHUGEPAGE);
-	if (!populate(rest, left, &ns))
-		return false;
-	advise_copy(rest, left, MADV_HUGEPAGE); /* the kernel may collapse the base pages later */
 	return true;
 }
 
-/* Use the kept memory, without the excess. Populate all of it now, because it was shared with a child, so that each
- * base page would take a fault of its own. */
+/* Use the kept memory, without the excess. It is populated anew, because it was shared with a child, so that each base
+ * page would take a fault of its own. */
 static bool use_again(size_t pages)
 {
 	size_t excess = (copy.pages - pages) << HP_PAGE_SHIFT;
-	uint64_t ns;
 
 	if (copy.pages < pages || hp_sys(SYS_madvise, copy.map, copy.end - copy.map, MADV_DODUMP) != 0)
 		return false;
@@ -473,7 +477,8 @@ static bool use_again(size_t pages)
 		copy.end -= excess;
 		copy.pages = pages;
 	}
-	return populate(copy.at, copy.pages, &ns);
+	copy.ready = 0;
+	return true;
 }
 
 bool hp_copy_map(size_t pages)
@@ -491,10 +496,8 @@ bool hp_copy_map(size_t pages)
 	copy.pages = pages;
 	copy.at = (char *)hp_round_up((uintptr_t)p, HP_PAGE);
 	hp_map_bind((uintptr_t)copy.at, pages << HP_PAGE_SHIFT, &hp_span.nodes, false);
-	if (populate_copy())
-		return true;
-	hp_copy_drop();
-	return false;
+	advise_copy(copy.at, pages, MADV_HUGEPAGE);
+	return true;
 }
 
 bool hp_copy_hide(void)
@@ -572,7 +575,9 @@ size_t hp_copy_drop(void)
 	if (bytes)
 		unmap(copy.map, bytes);
 	copy.map = copy.at = copy.end = NULL;
-	copy.pages = 0;
+	copy.pages = copy.ready = 0;
+	copy.slow = 0;
+	copy.base_ns = 0;
 	copy.used = false;
 	return bytes;
 }

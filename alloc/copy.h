@@ -39,12 +39,13 @@ bool hp_copy_may_map(size_t pages);
 /* Whether the process may have so many more mappings. Takes a system call for each two. */
 bool hp_copy_may_split(size_t mappings);
 
-/* Map and populate memory for a copy of so many pages, as one mapping. There must be no copy yet, but there may be kept
- * memory. The memory is zero, unless it was kept. False: there is no memory. */
+/* Map memory for a copy of so many pages, as one mapping. There must be no copy yet, but there may be kept memory.
+ * False: it cannot be mapped. */
 bool hp_copy_map(size_t pages);
 
-/* Fill the copy with the live buffers of the marked pages, and with zeros between them. again: copy only pages with
- * page.again set. False: a part could not be read. */
+/* Fill the copy with the live buffers of the marked pages, and with zeros between them. Each page is filled as
+ * soon as it is populated, while it is in the processor's cache. again: copy only pages with page.again set. False:
+ * there is no memory, or a part could not be read. */
 bool hp_copy_fill(bool again, bool listed_too);
 
 /* Leave the copy out of core dumps. False: the kernel refused. */

@@ -347,8 +347,8 @@ size_t hp_move(void)
 	if (move_fits(pages) && mappings_allow()) {
 		pages = leave_unpinned();
 		if (pages && mappings_allow() && hp_copy_map(pages)) {
-			hp_copy_fill(false, false);
-			hp_copy_runs(hp_copy_is_marked, move_run, &moved);
+			if (hp_copy_fill(false, false))
+				hp_copy_runs(hp_copy_is_marked, move_run, &moved);
 			hp_copy_drop();
 		}
 	}

@@ -11,6 +11,7 @@
 #include <linux/mempolicy.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <time.h>
 
 #include "alloc/heap.h"
 #include "base/config.h"
@@ -26,7 +27,8 @@ enum { BUFFERS = 4, SIZE = 6 << 20, SKIPPED = 77 };
 /* ------------------------------------------------------------------ the kernel */
 
 static struct {
-	bool old, filter, no_dofork, no_copy;
+	bool old, filter, no_dofork;
+	int no_copy, copied; /* from which populating on memory runs out; how often it has been populated */
 	uint64_t nodes[16]; /* all zero: the first node */
 	/* an errno; ring: the place of a ring without a descriptor, from 1 on */
 	int nodes_error, ring, ring_error, list_error;
@@ -38,6 +40,12 @@ static struct {
 	uintptr_t map_max; /* mmap fails there and above */
 	int looks; /* how often the list of descriptors was read */
 	int small; /* pages with MADV_NOHUGEPAGE */
+	/* what populating a hugepage of memory takes, by base pages and at once; clock_ns: the processor's time */
+	uint64_t base_ns, huge_ns, clock_ns;
+	bool fills; /* look at what is populated: last is the hugepage before, empty counts those without contents */
+	long last;
+	int empty;
+	long small_at; /* the last that had MADV_NOHUGEPAGE */
 	void (*meanwhile)(void); /* runs once, while a fork makes its copy */
 } says;
 
@@ -88,7 +96,8 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		r = -ENOMEM;
 	} else if (nr == SYS_mmap && d & MAP_FIXED && c != PROT_NONE && says.map_max && (uintptr_t)a >= says.map_max) {
 		r = -ENOMEM;
-	} else if (nr == SYS_madvise && c == 23 /* MADV_POPULATE_WRITE */ && says.no_copy) {
+	} else if (nr == SYS_madvise && c == 23 /* MADV_POPULATE_WRITE */ && says.no_copy &&
+		   ++says.copied >= says.no_copy) {
 		r = -ENOMEM;
 	} else if (nr == SYS_madvise && c == MADV_DOFORK && says.no_dofork) {
 		r = -EINVAL;
@@ -101,6 +110,9 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		r = say(harmless[strtol(path, NULL, 10) - FIRST], c);
 	} else if (nr == SYS_openat && says.memory && !strcmp(path, "/proc/meminfo")) {
 		r = raw(nr, a, (long)says.memory, c, d, e, f);
+	} else if (nr == SYS_clock_gettime && a == CLOCK_THREAD_CPUTIME_ID) {
+		*(struct timespec *)b = (struct timespec){ .tv_sec = (time_t)(says.clock_ns / 1000000000),
+							   .tv_nsec = (long)(says.clock_ns % 1000000000) };
 	} else if (nr == SYS_mlock && (uintptr_t)a - hp_span.base < hp_span.size) {
 		r = 0; /* the kernel counts no locked page of the pool either */
 	} else {
@@ -111,6 +123,12 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 			meanwhile();
 		}
 		says.looks += nr == SYS_getdents64;
+		says.small_at = nr == SYS_madvise && c == MADV_NOHUGEPAGE ? a : says.small_at;
+		if (nr == SYS_madvise && c == 23 && b == (long)HP_PAGE) {
+			says.clock_ns += a == says.small_at ? says.base_ns : says.huge_ns;
+			says.empty += says.last && !((const uint64_t *)says.last)[1];
+			says.last = says.fills ? a : 0;
+		}
 		says.small += nr == SYS_madvise && c == MADV_NOHUGEPAGE ? (int)((size_t)b / HP_PAGE) : 0;
 		r = raw(nr, a, b, c, d, e, f);
 	}
