@@ -10,7 +10,7 @@ endef
 $(BENCH)/%: bench/%.c $(BUILD)/flags
 	$(bench_program)
 BENCH_PAPI := $(shell $(PKG_CONFIG) --exists papi 2>/dev/null && echo $(BENCH)/access-counters)
-$(BENCH)/alloc $(BENCH)/shapes: LINKED = -pthread -lm
+$(BENCH)/alloc $(BENCH)/shapes $(BENCH)/fork: LINKED = -pthread -lm
 $(addprefix $(BENCH)/,access gather counted warm): LINKED = -lm
 $(BENCH)/access-counters: LINKED = -lm $$($(PKG_CONFIG) --cflags --libs papi)
 $(BENCH)/access-counters: bench/access.c bench/counters.c bench/counters.h $(BUILD)/flags
@@ -37,14 +37,17 @@ $(BENCH)/sg: LINKED = $(if $(COV),--coverage) $(BENCH_API) -lhugepin-verbs -lhug
 $(BENCH)/sg: $(addprefix $(BUILD)/,sge/measure.o base/base.o base/clock.o base/sys.o libhugepin-verbs.so)
 
 # In virtual time, and what the helper's plan costs: the library's own policies, and other names that it hides.
-BENCH_HIDDEN := $(addprefix $(BENCH)/,replay paging lend helper)
+BENCH_HIDDEN := $(addprefix $(BENCH)/,replay paging lend helper fork-parts)
 $(BENCH_HIDDEN): BENCH_CC = $(CC) $(FLAGS) $(LDFLAGS)
 $(BENCH_HIDDEN): LINKED = $(LIB_LIBS) -lz
 $(BENCH_HIDDEN): $(LIB_OBJ)
+$(BENCH)/fork-parts: LINKED = -DPARTS $(LIB_LIBS)
+$(BENCH)/fork-parts: bench/fork.c $(BUILD)/flags
+	$(bench_program)
 $(addprefix $(BENCH)/,replay paging lend): bench/trace.c bench/trace.h bench/numbers.h
 
 tests: $(if $(SAN),,$(addprefix $(BENCH)/,replay paging shapes uring lend sg gather counted))
-bench: $(BENCH)/alloc $(BENCH)/access $(BENCH)/warm $(BENCH)/nothing.so $(BENCH)/borrow $(BENCH_PAPI)
+bench: $(addprefix $(BENCH)/,alloc access warm nothing.so borrow fork fork-parts) $(BENCH_PAPI)
 bench-pin-programs: $(BENCH)/pin $(BENCH_UCX) $(BENCH)/warm
 
 # GROUPS TARGETS: what tools/setup installs, and what is built: the second make sees what setup has installed. Its + ends the lines
