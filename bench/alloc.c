@@ -27,10 +27,10 @@
 #include <unistd.h>
 
 #include "lib.h"
+#include "textbook.h"
 
 #define UNUSED __attribute__((unused))
 #define ARGS UNUSED const char *name, UNUSED const char *a, UNUSED const char *b /* of a workload */
-#define LIVE 1000 /* buffers alive at a time in the workloads with random sizes */
 
 static bool quick;
 static uint64_t seed = 1;
@@ -483,33 +483,6 @@ static void grow(const char *name, const char *which, UNUSED const char *b)
 
 /* ------------------------------------------------------------------ peak and decay */
 
-/* Textbook first fit with immediate coalescing, simulated: live buffers by address, each in the lowest gap that fits. */
-static struct {
-	struct {
-		size_t start, end, of; /* of: the number of the live buffer */
-	} at[LIVE];
-	size_t count, end_most;
-} textbook;
-
-static void textbook_replace(size_t of, size_t size)
-{
-	size_t i = 0, start = 0;
-
-	size = (size + 15) & ~(size_t)15;
-	for (; i < textbook.count && textbook.at[i].of != of; i++)
-		;
-	if (i < textbook.count)
-		memmove(&textbook.at[i], &textbook.at[i + 1], (--textbook.count - i) * sizeof textbook.at[0]);
-	for (i = 0; i < textbook.count && textbook.at[i].start - start < size; i++)
-		start = textbook.at[i].end;
-	memmove(&textbook.at[i + 1], &textbook.at[i], (textbook.count++ - i) * sizeof textbook.at[0]);
-	textbook.at[i].start = start;
-	textbook.at[i].end = start + size;
-	textbook.at[i].of = of;
-	if (start + size > textbook.end_most)
-		textbook.end_most = start + size;
-}
-
 /* The addresses in which buffers were. */
 static uintptr_t lowest = UINTPTR_MAX, highest;
 
@@ -547,6 +520,16 @@ static double mix(uint64_t *rng, int replacements)
 	return churn(rng, replacements, LIVE, false);
 }
 
+/* So many of ten live buffers, at random. */
+static void free_some(uint64_t *rng, unsigned of_ten)
+{
+	for (size_t i = 0; i < LIVE; i++)
+		if (next_random(rng) % 10 >= 10 - of_ten) {
+			free(live[i].p);
+			live_bytes -= live[i].size;
+		}
+}
+
 /* fifo: buffers are freed in the order in which they came. phases: sizes become larger by and by, and of each phase, each
  * buffer is replaced by some of the next. */
 static void peak(const char *name, const char *which, UNUSED const char *b)
@@ -572,27 +555,32 @@ static void peak(const char *name, const char *which, UNUSED const char *b)
 	say(name, ".addresses-over-first-fit", spread > 100 ? NAN : spread, "x"); /* NAN: in places far apart */
 	if (which)
 		return;
-	for (size_t i = 0; i < LIVE; i++)
-		if (next_random(&rng) % 10) {
-			free(live[i].p);
-			live_bytes -= live[i].size;
-		}
+	free_some(&rng, 9);
 	say("peak", ".after-free-90%", resident_bytes(false) / (double)live_bytes, "x");
 }
 
-/* The bytes that stay in memory after use and free, beyond those at the start. */
-static void decay(UNUSED const char *name, const char *seconds, UNUSED const char *b)
+/* What is in memory beyond the start, at least a page so that a ratio to it is one. */
+static double resident_since(double at_start)
+{
+	return fmax(resident_bytes(false) - at_start, 4 * KiB);
+}
+
+/* The bytes that stay in memory after use and free, at once and some seconds later. "90%": nine of ten buffers are freed,
+ * and the bytes are over those that are alive. */
+static void decay(UNUSED const char *name, const char *seconds, const char *share)
 {
 	uint64_t rng = seed;
-	double at_start = resident_bytes(false);
+	double at_start = resident_bytes(false), whole = (double)MiB;
 
 	fill_sizes(32 * KiB, 4 * MiB);
 	mix(&rng, 3000);
-	for (size_t i = 0; i < LIVE; i++)
-		free(live[i].p);
-	say("decay", ".after-free-all", (resident_bytes(false) - at_start) / (double)MiB, "MiB");
+	free_some(&rng, share ? 9 : 10);
+	if (share)
+		whole = (double)live_bytes;
+	say("decay", share ? ".after-free-90%" : ".after-free-all", resident_since(at_start) / whole, share ? "x" : "MiB");
 	sleep((unsigned)strtoul(seconds, NULL, 10));
-	say("decay", ".after-the-decay-time", (resident_bytes(false) - at_start) / (double)MiB, "MiB");
+	say("decay", share ? ".90%-after-the-decay-time" : ".after-the-decay-time", resident_since(at_start) / whole,
+	    share ? "x" : "MiB");
 }
 
 /* ------------------------------------------------------------------ small requests */
@@ -720,6 +708,21 @@ static void forks(ARGS)
 	say(name, ".written", median(v[1], (size_t)n), "ms");
 }
 
+/* A thousand forks in turn, each until the child has ended, in a process with next to no memory. */
+static void many_forks(ARGS)
+{
+	free(get(100));
+	double t = now_ns();
+	for (int i = 0; i < 1000; i++) {
+		pid_t child = fork();
+		if (!child)
+			_exit(0);
+		if (child < 0 || waitpid(child, NULL, 0) != child)
+			err(1, "fork");
+	}
+	say(name, "", (now_ns() - t) / 1e6, "ms");
+}
+
 /* A process from its start to its end. The environment hands the preloaded library on to it. */
 static void run_process(UNUSED size_t size, long n)
 {
@@ -752,10 +755,11 @@ static const struct workload {
 	{ "sparse", "SIZE", 1, 1, .run = sparse },
 	{ "grow", "1.5x|64K|1.25x-blocked|2-64K|2-1M|8-2x", 1, 1, .run = grow },
 	{ "peak", "[fifo|phases]", 0, 1, .run = peak },
-	{ "decay", "SECONDS", 1, 1, .run = decay },
+	{ "decay", "SECONDS [90%]", 1, 2, .run = decay },
 	{ "small", "pair|mixed|many", 1, 1, .run = small },
 	{ "getc", "", 0, 0, .run = read_bytes },
 	{ "fork64M", "", 0, 0, .run = forks },
+	{ "fork1000", "", 0, 0, .run = many_forks },
 	{ "start", "", 0, 0, .one = run_process, 1e6, "ms" },
 	{ "repeat", "SIZE COUNT[,SIZE-BEFORE]", 2, 2, .run = repeat },
 };
