@@ -6,6 +6,40 @@ here=$(cd "$(dirname "$0")" && pwd)
 build=${BUILD:-build}
 unset LD_PRELOAD GLIBC_TUNABLES "${!HUGEPIN_@}" MALLOC_CONF "${!MALLOC_@}" "${!MIMALLOC_@}" "${!TCMALLOC_@}"
 
+# What there is by itself, besides what is hugepin's.
+known="glibc glibc-thp glibc-always glibc-hugetlb jemalloc mimalloc mimalloc-large tcmalloc"
+
+# Further peers, with blanks between them: PEERS='NAME=FILE[,VARIABLE=VALUE]... ...'.
+declare -A peer_path=() peer_set=()
+peers=()
+refuse() {
+	echo "PEERS: $word: $1; a peer is NAME=FILE[,VARIABLE=VALUE]..., where FILE is an allocator's library" >&2
+	exit 2
+}
+read_peers() {
+	local word words name path set part
+	read -r -a words <<<"${PEERS:-}"
+	PEERS=''
+	for word in "${words[@]}"; do
+		name=${word%%=*} path=${word#*=} set=''
+		[[ $path != *,* ]] || set=${path#*,}
+		path=$(readlink -m "${path%%,*}")
+		[[ $word == *=* ]] || refuse 'it has no ='
+		[[ $name =~ ^[a-z][a-z0-9._-]*$ ]] || refuse "a name has small letters, digits, dots, _ and -, and begins with a letter"
+		# best and itself: bench/targets; thp: hugepin-NAME is hugepin over that
+		[[ " $known nothing base best itself thp ${!peer_path[*]} " != *" $name "* && $name != hugepin* ]] ||
+			refuse "the name $name is in use"
+		for part in ${set//,/ }; do [[ $part == [A-Za-z_]*=* ]] || refuse "$part is no VARIABLE=VALUE"; done
+		[ -e "$path" ] || refuse "there is no $path"
+		peer_path[$name]=$path peer_set[$name]=${set//,/ }
+		[ -x "$build/bench/version" ] || refuse "no $build/bench/version to try it with: make bench"
+		[ "$(served "$name" file)" = "$path" ] || refuse "$path is not a library that can be preloaded as malloc"
+		peers+=("$name")
+		PEERS+=" $name=$path${set:+,$set}" # a script that this one starts may be in another directory
+	done
+	export PEERS
+}
+
 # library NAME: what has to be preloaded, in this order; nothing for glibc.
 library() {
 	case $1 in
@@ -14,9 +48,10 @@ library() {
 	mimalloc | mimalloc-large) /sbin/ldconfig -p | awk '/libmimalloc[.]so/ { so = $1 } END { print so ? so : "libmimalloc.so" }' ;;
 	tcmalloc) echo libtcmalloc_minimal.so.4 ;;
 	hugepin | hugepin-thp | hugepin-mimalloc) readlink -f "$build/libhugepin-malloc.so" ;;
+	hugepin-*) echo "$(library hugepin) $(library "${1#hugepin-}")" ;;
 	base) readlink -f "$build/compare/build/libhugepin-malloc.so" ;; # of another commit: bench/compare
 	nothing) readlink -f "$build/bench/nothing.so" ;;
-	*) return 1 ;;
+	*) echo "${peer_path[$1]:-none}" ;;
 	esac
 }
 
@@ -28,6 +63,8 @@ settings() {
 	mimalloc-large) echo MIMALLOC_LARGE_OS_PAGES=1 MIMALLOC_ALLOW_LARGE_OS_PAGES=1 ;; # before 2.1, and since
 	hugepin-thp) echo HUGEPIN_PAGES=thp ;;
 	hugepin-mimalloc) echo HUGEPIN_SMALL=mimalloc ;;
+	hugepin-*) echo "HUGEPIN_SMALL=next ${peer_set[${1#hugepin-}]:-}" ;;
+	*) echo "${peer_set[$1]:-}" ;;
 	esac
 }
 
@@ -41,25 +78,35 @@ with() {
 	timeout -k 5 120 env ${lib:+LD_PRELOAD="$lib"} "${set[@]}" "$@"
 }
 
+# served NAME file|version: the file that has malloc in a program on this allocator, or the allocator's version.
+served() { with "$1" "$build/bench/version" 2>/dev/null | sed -n "$([ "$2" = file ] && echo 1 || echo 2)p"; }
+
 # present NAME: can the loader load it? (It only warns when it cannot, and the program would run on glibc.)
 present() {
-	local lib
-	lib=$(library "$1") || return 1
+	local lib file
+	lib=$(library "$1")
 	case $1 in
-	glibc-always)
-		[ -w "$thp" ]
-		return ;;
-	glibc*) return 0 ;;
-	hugepin-mimalloc) present mimalloc || return ;;
+	glibc-always) [ -w "$thp" ] ;;
+	glibc*) ;;
+	*)
+		[[ $1 != hugepin-* || $1 == hugepin-thp ]] || present "${1#hugepin-}" || return
+		file=$(served "$1" file)
+		[ "${file##*/}" = "$(basename "${lib%% *}")" ] ;;
 	esac
-	[ -n "$lib" ] && LD_PRELOAD=$lib LD_TRACE_LOADED_OBJECTS=1 /bin/true 2>/dev/null |
-		awk -v libs="$lib" '{ seen = seen "\n" $0 } END {
-			for (n = split(libs, lib, " "); n; n--) {
-				sub(/.*\//, "", lib[n])
-				missing = missing || !index(seen, lib[n])
-			}
-			exit missing || seen ~ /not found/
-		}'
+}
+
+# peer_rows NAME...: of these, other software by version, as rows of the samples: bench/judge.awk compares with these.
+peer_rows() {
+	local a
+	for a; do [[ $a == @(hugepin*|base|nothing) ]] || echo "0,$a,peer,$(served "$a" version),"; done
+}
+
+# over_peers: hugepin with the small requests of each further mimalloc.
+over_peers() {
+	local a
+	for a in "${peers[@]}"; do
+		[[ -n ${peer_set[$a]} || $(served "$a" version) != mimalloc* ]] || echo "hugepin-$a"
+	done
 }
 
 # absent NAME: it, and why it is not measured.
@@ -102,3 +149,5 @@ warm() {
 	sed -n 's/^warm.pool-pages \([0-9]*\) n$/touched beforehand: \1 pages of the pool/p
 		s/^warm.ordinary \([0-9]*\) MiB$/touched beforehand: \1 MiB of ordinary memory/p' <<<"$said"
 }
+
+read_peers

@@ -11,6 +11,7 @@ $(BENCH)/%: bench/%.c $(BUILD)/flags
 	$(bench_program)
 BENCH_PAPI := $(shell $(PKG_CONFIG) --exists papi 2>/dev/null && echo $(BENCH)/access-counters)
 $(BENCH)/alloc $(BENCH)/shapes $(BENCH)/fork: LINKED = -pthread -lm
+$(BENCH)/version: LINKED = -ldl
 $(addprefix $(BENCH)/,access gather counted warm): LINKED = -lm
 $(BENCH)/access-counters: LINKED = -lm $$($(PKG_CONFIG) --cflags --libs papi)
 $(BENCH)/access-counters: bench/access.c bench/counters.c bench/counters.h $(BUILD)/flags
@@ -47,7 +48,7 @@ $(BENCH)/fork-parts: bench/fork.c $(BUILD)/flags
 $(addprefix $(BENCH)/,replay paging lend): bench/trace.c bench/trace.h bench/numbers.h
 
 tests: $(if $(SAN),,$(addprefix $(BENCH)/,replay paging shapes uring lend sg gather counted))
-bench: $(addprefix $(BENCH)/,alloc access warm nothing.so borrow fork fork-parts) $(BENCH_PAPI)
+bench: $(addprefix $(BENCH)/,alloc access version warm nothing.so borrow fork fork-parts) $(BENCH_PAPI)
 bench-pin-programs: $(BENCH)/pin $(BENCH_UCX) $(BENCH)/warm
 
 # GROUPS TARGETS: what tools/setup installs, and what is built: the second make sees what setup has installed. Its + ends the lines
@@ -57,7 +58,7 @@ $(Q)tools/setup build $(1)
 +$(Q)$(MAKE) $(2)
 endef
 
-bench-alloc: ## measure against other allocators; ARGS are bench/run-alloc's
+bench-alloc: ## measure against other allocators; ARGS are bench/run-alloc's; PEERS='NAME=FILE ...': and against these libraries
 	$(call prepare,bench,all bench)
 	$(Q)BUILD='$(BUILD)' bench/run-alloc $(ARGS)
 

@@ -1,10 +1,5 @@
 # awk -v worse=FILE -f median.awk -f judge.awk -f compare.awk CSV: hugepin beside base, row by row. In every row less is better.
 # A row is worse if the median of the ratios is above 1.05, and a time by more than half a nanosecond. Its name goes to FILE.
-FNR == 1 {
-	FS = ","
-	next
-}
-{ keep_sample($1, $2, $3, $4, $5) }
 END {
 	printf "" > worse
 	for (row = 1; row <= rows; row++) {

@@ -1,16 +1,4 @@
 # awk -v names="glibc ... hugepin" -f median.awk -f judge.awk -f programs.awk TARGETS CSV: medians, ratios with their spread, targets.
-FILENAME == ARGV[1] {
-	keep_target()
-	next
-}
-FNR == 1 {
-	FS = ","
-	next
-}
-{
-	keep_sample($1, $2, "cpu." $3, $4, "s")
-	keep_sample($1, $2, "wall." $3, $5, "s")
-}
 END {
 	count = split(names, name_of, " ")
 	printf "\nuser + sys and wall: medians in seconds; ratio: of user + sys to glibc, within a round; rounds: %d\n\n", rounds

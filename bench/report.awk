@@ -10,7 +10,7 @@ function show(x)
 		return "∞"
 	return x == 0 || x >= 1000 ? sprintf("%.0f", x) : sprintf(x < 0.1 ? "%.2g" : x < 10 ? "%.2f" : "%.1f", x)
 }
-function label(b, s) { return ((b, s) in label_of) ? label_of[b, s] : s }
+function label(b, s) { return ((b, s) in label_of) ? label_of[b, s] : s == "best" ? "the best peer" : s }
 # A part of a row's name, in words.
 function worded(part)
 {
@@ -92,7 +92,45 @@ function traded(b, t, name, part, word,	x, q, other)
 	other = verdict(b, t, other, part, q)
 	return other != "level" && other != word
 }
-function is_peer(b, subject) { return index(" " spec["peers", b] " ", " " subject " ") > 0 }
+function is_peer(b, subject) { return (b, subject) in version_of }
+# The peer whose median is least; "best" itself where there is none.
+function best_of(b, name,	n, who, k, x, least, found)
+{
+	found = "best"
+	n = split(peers[b], who, " ")
+	for (k = 1; k <= n; k++) {
+		x = middle(b, name, who[k])
+		if (x != "" && (found == "best" || x < least)) {
+			found = who[k]
+			least = x
+		}
+	}
+	return found
+}
+# Into out[1..n] the words of a list, each once, those with PEER for each peer whose subjects have samples. In `hidden`: the words
+# that had parentheses.
+function words_of(b, list, out, hidden,	n, i, k, m, here, word, who, text, part, had)
+{
+	split("", out)
+	split("", hidden)
+	m = split(list, word, " ")
+	for (i = 1; i <= m; i++) {
+		here = split(word[i] ~ /PEER/ ? peers[b] : "-", who, " ")
+		for (k = 1; k <= here; k++) {
+			text = word[i]
+			gsub(/PEER/, who[k], text)
+			gsub(/[()]/, "", text)
+			split(text, part, "/")
+			if ((text in had) || word[i] ~ /PEER/ && !((b, part[1]) in has))
+				continue
+			had[text]
+			out[++n] = text
+			if (word[i] ~ /^\(/)
+				hidden[n]
+		}
+	}
+	return n + 0
+}
 function spread(q) { return q[0] > 1 ? "<span class='small'>" show(q[1]) " to " show(q[3]) "</span>" : "" }
 
 # ---------------------------------------------------------------- input
@@ -124,7 +162,14 @@ FILENAME == ARGV[1] {
 		spec[key, table == "" ? bench : table] = text
 	next
 }
+$4 == "peer" {
+	if (!is_peer($1, $3))
+		peers[$1] = peers[$1] " " $3
+	version_of[$1, $3] = $5
+	next
+}
 {
+	has[$1, $3]
 	if (!(($1, $4) in unit)) {
 		unit[$1, $4] = $6
 		names[$1, ++name_count[$1]] = $4
@@ -182,24 +227,14 @@ function count(b, t, name, part, q,	word, kind, size)
 	}
 	return word
 }
-# Into rat[1..m] the ratios of a table without their parentheses, which are noted in `hidden`.
-function ratios_of(t, rat, hidden,	m, k)
-{
-	split("", hidden)
-	m = split(spec["ratios", t], rat, " ")
-	for (k = 1; k <= m; k++)
-		if (gsub(/[()]/, "", rat[k]))
-			hidden[k]
-	return m
-}
 function head_html(b, t,	html, n, m, k, val, rat, hidden, part)
 {
 	html = "<tr><th scope='col'></th>"
-	n = split(spec["values", t], val, " ")
+	n = words_of(b, spec["values", t], val, hidden)
 	for (k = 1; k <= n; k++)
 		html = html sprintf("<th scope='col' class='num'>%s</th>", esc(label(b, val[k])))
 	html = html "<th scope='col'></th>"
-	m = ratios_of(t, rat, hidden)
+	m = words_of(b, spec["ratios", t], rat, hidden)
 	for (k = 1; k <= m; k++) {
 		split(rat[k], part, "/")
 		html = html sprintf("<th scope='col' class='num'>%s<br>÷ %s%s</th>", esc(label(b, part[1])), esc(label(b, part[2])),
@@ -210,7 +245,7 @@ function head_html(b, t,	html, n, m, k, val, rat, hidden, part)
 function row_html(b, t, name,	html, n, m, k, val, rat, hidden, part, q, word)
 {
 	html = sprintf("<tr><th scope='row' title='%s'>%s</th>", esc(t ":" name), esc(printed(b, name)))
-	n = split(spec["values", t], val, " ")
+	n = words_of(b, spec["values", t], val, hidden)
 	for (k = 1; k <= n; k++) {
 		if (quartiles(b, name, val[k], "-", q))
 			figure(t, name, val[k], q[2], " " unit[b, name])
@@ -218,16 +253,19 @@ function row_html(b, t, name,	html, n, m, k, val, rat, hidden, part, q, word)
 		html = html sprintf("<td class='num'>%s</td>", show(q[2]))
 	}
 	html = html sprintf("<td class='unit'>%s</td>", esc(unit[b, name]))
-	m = ratios_of(t, rat, hidden)
+	m = words_of(b, spec["ratios", t], rat, hidden)
 	for (k = 1; k <= m; k++) {
 		split(rat[k], part, "/")
+		if (part[2] == "best")
+			part[2] = best_of(b, name)
 		if (!quartiles(b, name, part[1], part[2], q)) {
 			html = html "<td class='num'>–</td>"
 			continue
 		}
 		figure(t, name, rat[k], q[2], "")
 		word = (k in hidden) || ("shown", t) in spec && name ~ "^(" spec["shown", t] ")$" ? "" : count(b, t, name, part, q)
-		html = html sprintf("<td class='num%s'><b>%s</b>%s%s</td>", word ? " " word : "", show(q[2]), word ? " " word : "", spread(q))
+		html = html sprintf("<td class='num%s'><b>%s</b>%s%s%s</td>", word ? " " word : "", show(q[2]), word ? " " word : "", spread(q),
+			rat[k] ~ /\/best$/ && is_peer(b, part[2]) ? "<span class='small'>" esc(label(b, part[2])) "</span>" : "")
 	}
 	return html "</tr>\n"
 }
@@ -427,8 +465,8 @@ function first_words(	html, i, k, t, b, wins, level, lost, pays, costs)
 	lost = counted_all["peer", "loss"] + 0
 	if (!(wins + level + lost))
 		return html "This run measured nothing beside other software. So it says nothing about other software."
-	html = html sprintf("On this machine it needed less time or memory than other software in %d of %d comparisons, as much in %d and " \
-		"more in %d", wins, wins + level + lost, level, lost)
+	html = html sprintf("On this machine it needed less time or memory than the best other software in %d of %d comparisons, " \
+		"as much in %d and more in %d", wins, wins + level + lost, level, lost)
 	html = html (best_text ? "; at best it took " best_text : "") (worst_text ? ", at worst " worst_text : "") ". "
 	if (machine["mode"] == "smoke")
 		return html "This was a smoke run, so these numbers mean nothing."
@@ -446,10 +484,17 @@ function first_words(	html, i, k, t, b, wins, level, lost, pays, costs)
 		return html "So this run has no reason to use it" (costs ? ", least of all for a program that " costs "." : ".")
 	return html "So it pays here for a program that " pays (costs ? "; it costs a program that " costs "." : ".")
 }
+function versions(b,	n, k, who, text)
+{
+	n = split(peers[b], who, " ")
+	for (k = 1; k <= n; k++)
+		text = text (k > 1 ? ", " : "") label(b, who[k]) (version_of[b, who[k]] ? " (" version_of[b, who[k]] ")" : "")
+	return n ? "<p class='how'>Peers: " esc(text) "</p>\n" : ""
+}
 function section_html(b,	html, k, text)
 {
 	html = "<section>\n<h2 id='" b "'>" esc(spec["title", b]) "</h2>\n<p>" esc(spec["about", b]) "</p>\n<p class='how'><code>" \
-		esc(state[b] == "absent" ? spec["command", b] : command[b]) "</code> " said(b) "</p>\n"
+		esc(state[b] == "absent" ? spec["command", b] : command[b]) "</code> " said(b) "</p>\n" versions(b)
 	for (k = 1; k <= table_count[b]; k++)
 		html = html table_html(b, tables[b, k])
 	text = read_all(dir "/" b ".txt")
@@ -497,7 +542,8 @@ END {
 	print "<nav aria-label='Contents'><ul>\n" nav_item("verdict", "By bench") nav_item("losses", "All losses") nav \
 		nav_item("machine", "The machine") "</ul></nav>\n<main>"
 	print "<section>\n<h2 id='verdict'>Wins and losses by bench</h2>\n<p>A comparison is a ratio of a table: what hugepin took to " \
-		"what the other took for the same work. Unless its table says otherwise, within 5&nbsp;% is level; above, hugepin took more " \
+		"what the other took for the same work: where there is other software, the one that was best in that row. " \
+		"Unless its table says otherwise, within 5&nbsp;% is level; above, hugepin took more " \
 		"time, memory or misses: a loss; below, less: a win, if by more than the spread of its rounds, else level. Where less memory " \
 		"was paid for by misses, neither is counted, and small differences of percentages are level.</p>"
 	print "<p>Comparisons with other software are counted apart from those with choices of hugepin's own: base pages instead of " \

@@ -6,6 +6,7 @@
 . "$(dirname "$0")/tap.bash"
 top=$(cd "$(dirname "$0")/../.." && pwd)
 page=$t/r/index.html figures=$t/r/figures.txt
+unset PEERS
 
 render() { REPORT=$1 timeout 300 "$top/bench/report" render; }
 # again NAME SED-SCRIPT FILE: a report of the same samples, changed.
@@ -46,7 +47,7 @@ counts=$(awk -F'[: ]' '{ n[$2] += $3 } END { printf "%d of %d comparisons, as mu
 has 'then what this run says' "$(first "$page")" "$counts"
 has 'and its worst, with what was measured' "$(first "$page")" \
 	'at worst 4.55 us where UCX took 0.66 us (evictions from the pin cache: 512 threads that have pinned before)'
-has 'and what follows' "$(first "$page")" 'So it pays here for a program that allocates and frees large buffers all the time'
+has 'and what follows' "$(first "$page")" 'So it pays here for a program that pins the same buffers of the heap again and again'
 has 'and for whom it is not' "$(first "$page")" 'or pins other memory again and again, or pins something new each time'
 again slow 's/^\([1-5],hugepin,pair[^,]*\),[^,]*/\1,999999/' alloc.csv
 has 'a run in which it loses says so' "$(first "$t/slow/index.html")" 'it costs a program that allocates and frees large buffers all the time'
@@ -112,8 +113,28 @@ is 'and the papers are not printed from what was there before' "$(find "$t/lost"
 "$top/bench/verdict" "$t/r/raw/alloc.csv" "$t/r/raw/pin.csv" >"$t/verdict"
 is 'a missed target is told by the exit status' $? 1
 works 'and with its value' grep -qE "^pair.32K .*hugepin/glibc $(printf %.3g "$ratio") \(.*MISS, at most 0.35" "$t/verdict"
-works 'a target that no row is about was not measured' grep -qE '^getc  +NOT MEASURED$' "$t/verdict"
+works 'a target that no row is about was not measured' grep -qE '^fork1000  +NOT MEASURED$' "$t/verdict"
 works 'losses are there without a target' grep -qE '^  small.many +[0-9.]+ x mimalloc \([0-9.]+ ns\)$' "$t/verdict"
+# Further peers. Each row is judged by the best of all, which is another one from row to row.
+further() {
+	sed '1a0,new,peer,malloc 7.1,\n0,other,peer,libother.so,' "$t/r/raw/alloc.csv"
+	sed -n 's/^\([1-5]\),hugepin,pair.32K,.*/\1,new,pair.32K,3,ns/p; s/^\([1-5]\),hugepin,pair.64M,.*/\1,new,pair.64M,300000,ns/p
+		s/^\([1-5]\),hugepin,small.pair,.*/\1,other,small.pair,1,ns\n\1,hugepin-new,small.pair,9,ns\n\1,new,small.pair,10,ns/p' "$t/r/raw/alloc.csv"
+}
+mkdir -p "$t/further" && cp -r "$top/tests/report/raw" "$t/further" && further >"$t/further/raw/alloc.csv"
+"$top/bench/verdict" "$t/further/raw/alloc.csv" >"$t/verdict"
+judges() { works "$1" grep -qE "$2" "$t/verdict"; }
+judges 'a further peer is the best where its median is least' '^pair.32K  .*  hugepin/new [0-9.]+ \([0-9.]+ to [0-9.]+\) LOSS'
+judges 'elsewhere another is' '^pair.64M  .*  hugepin/tcmalloc [0-9.]+ \([0-9.]+ to [0-9.]+\) (win|level|LOSS)'
+judges 'neither the floor nor a hugepin is a peer' '^small.pair  .*  hugepin/other [0-9.]+ '
+judges 'hugepin over a peer is beside that peer' '^small.pair  .*  hugepin-new/new 0.9 \(0.9 to 0.9\) win'
+judges 'peers have their versions' '^Beside the peers: .* Peers: new \(malloc 7.1\), other \(libother.so\), glibc \(glibc 2.36\),'
+judges 'the losses name the best peer' '^  pair.32K +[0-9.]+ x new \([0-9.]+ ns\)$'
+render "$t/further" >"$t/out"
+page_of() { figure "$1" "$t/further/figures.txt"; }
+is 'the page has a column for each, and judges by the best' "$(page_of alloc-pair:pair.32K:hugepin/best)" "$(page_of alloc-pair:pair.32K:hugepin/new)"
+is 'row by row' "$(page_of alloc-pair:pair.64M:hugepin/best)" "$(page_of alloc-pair:pair.64M:hugepin/tcmalloc)"
+works 'and tells whom it compares with' grep -qF '<p class='"'how'"'>Peers: new (malloc 7.1), other (libother.so), glibc (glibc 2.36), ' "$t/further/index.html"
 sed '1p; /larson/!d; s/^\([1-5],hugepin[^,]*,[^,]*\),[^,]*/\1,1/' "$t/r/raw/alloc.csv" >"$t/good.csv"
 works 'what reaches its targets is no failure' "$top/bench/verdict" "$t/good.csv"
 for r in 1 2 3 4 5; do
@@ -124,9 +145,19 @@ awk -v worse="$t/worse" -f "$top/bench/median.awk" -f "$top/bench/judge.awk" -f 
 is 'rows are worse from 5 % on, and times from half a nanosecond on' "$(paste -s "$t/worse")" "$(printf 'b\td')"
 
 # A name in a page that no run of the report can have would stay a dash.
-awk '
+known=$(bash -c '. "$0" && echo "$known ucx"' "$top/bench/allocators.sh")
+awk -v known="$known" '
+	# A name of the page as the tables have it: a peer that is always there stands for PEER.
+	function generic(text,	n, who, k, part) {
+		n = split(known, who, " ")
+		split(text, part, "/")
+		for (k = 1; k <= n; k++)
+			if (part[part[2] ? 2 : 1] == who[k])
+				return (!part[2] ? "" : part[1] == "hugepin-" part[2] ? "hugepin-PEER/" : part[1] "/") "PEER"
+		return text
+	}
 	FILENAME ~ /tables$/ {
-		if ($1 == "bench") { bench = $2; table = ""; known[bench] }
+		if ($1 == "bench") { bench = $2; table = ""; benches[bench] }
 		if ($1 == "table") table = bench "-" $2
 		if ($1 == "rows") rows[table] = "^(" substr($0, 6) ")$"
 		if ($1 == "values" || $1 == "ratios") { gsub(/[()]/, ""); what[table] = what[table] " " substr($0, 8) " " }
@@ -136,8 +167,9 @@ awk '
 		while (match($0, /<!--[a-z0-9-]+:[^>]*-->/)) {
 			n = split(substr($0, RSTART + 4, RLENGTH - 7), part, ":")
 			$0 = substr($0, RSTART + RLENGTH)
-			if (part[1] != "machine" && !(n == 2 && part[1] in known && part[2] ~ /^(peer|own)-(win|level|loss)$/) &&
-			    !(n == 3 && part[1] in rows && part[2] ~ rows[part[1]] && index(what[part[1]], " " part[3] " ")))
+			if (part[1] != "machine" && !(n == 2 && part[1] in benches && part[2] ~ /^(peer|own)-(win|level|loss)$/) &&
+			    !(n == 3 && part[1] in rows && part[2] ~ rows[part[1]] && 
+			      (index(what[part[1]], " " part[3] " ") || index(what[part[1]], " " generic(part[3]) " "))))
 				print part[1] ":" part[2] ":" part[3]
 			seen++
 		}
