@@ -9,11 +9,12 @@ unset LD_PRELOAD GLIBC_TUNABLES "${!HUGEPIN_@}" MALLOC_CONF "${!MALLOC_@}" "${!M
 # What there is by itself, besides what is hugepin's.
 known="glibc glibc-thp glibc-always glibc-hugetlb jemalloc mimalloc mimalloc-large tcmalloc"
 
-# Further peers, with blanks between them: PEERS='NAME=FILE[,VARIABLE=VALUE]... ...'.
+# Further peers, with blanks between them: PEERS='NAME=FILE[,VARIABLE=VALUE]... ...'. A directory is where a UCX is installed.
 declare -A peer_path=() peer_set=()
-peers=()
+peers=() ucxs=()
 refuse() {
-	echo "PEERS: $word: $1; a peer is NAME=FILE[,VARIABLE=VALUE]..., where FILE is an allocator's library" >&2
+	echo "PEERS: $word: $1; a peer is NAME=FILE[,VARIABLE=VALUE]..., where FILE is an allocator's library, or the directory" \
+		"where a UCX is installed" >&2
 	exit 2
 }
 read_peers() {
@@ -27,14 +28,21 @@ read_peers() {
 		[[ $word == *=* ]] || refuse 'it has no ='
 		[[ $name =~ ^[a-z][a-z0-9._-]*$ ]] || refuse "a name has small letters, digits, dots, _ and -, and begins with a letter"
 		# best and itself: bench/targets; thp: hugepin-NAME is hugepin over that
-		[[ " $known nothing base best itself thp ${!peer_path[*]} " != *" $name "* && $name != hugepin* ]] ||
+		[[ " $known ucx nothing base best itself thp ${!peer_path[*]} " != *" $name "* && $name != hugepin* ]] ||
 			refuse "the name $name is in use"
 		for part in ${set//,/ }; do [[ $part == [A-Za-z_]*=* ]] || refuse "$part is no VARIABLE=VALUE"; done
 		[ -e "$path" ] || refuse "there is no $path"
 		peer_path[$name]=$path peer_set[$name]=${set//,/ }
-		[ -x "$build/bench/version" ] || refuse "no $build/bench/version to try it with: make bench"
-		[ "$(served "$name" file)" = "$path" ] || refuse "$path is not a library that can be preloaded as malloc"
-		peers+=("$name")
+		if [ -d "$path" ]; then
+			[ -e "$path/lib/pkgconfig/ucx-ucs.pc" ] || refuse 'no UCX is installed there, which has lib/pkgconfig/ucx-ucs.pc'
+			[[ $name == ucx* && -z $set ]] || refuse "a UCX's name begins with ucx, and it takes no variables"
+			ucxs+=("$name")
+		else
+			[[ $name != ucx* ]] || refuse "the name of an allocator does not begin with ucx"
+			[ -x "$build/bench/version" ] || refuse "no $build/bench/version to try it with: make bench"
+			[ "$(served "$name" file)" = "$path" ] || refuse "$path is not a library that can be preloaded as malloc"
+			peers+=("$name")
+		fi
 		PEERS+=" $name=$path${set:+,$set}" # a script that this one starts may be in another directory
 	done
 	export PEERS

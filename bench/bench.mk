@@ -27,7 +27,7 @@ BENCH_PIN := bench/pin.c bench/pin_kernel.c bench/common.h bench/pin_kernel.h be
 $(addprefix $(BENCH)/,pin pin-ucx borrow hot uring sg): $(BUILD)/libhugepin.so
 $(addprefix $(BENCH)/,pin borrow hot): LINKED = $(BENCH_API) -lhugepin -luring
 $(BENCH)/pin: $(BENCH_PIN)
-$(BENCH)/pin-ucx: LINKED = $(BENCH_API) -lhugepin -luring $$($(PKG_CONFIG) --cflags --libs ucx-ucs)
+$(BENCH)/pin-ucx: LINKED = $(BENCH_API) -lhugepin -luring $$($(PKG_CONFIG) --cflags --libs ucx-ucs | sed 's/-I/-isystem /g')
 $(BENCH)/pin-ucx: $(BENCH_PIN) bench/rcache.c $(BUILD)/flags
 	$(bench_program)
 # Messages on io_uring, through the public API.
@@ -74,7 +74,7 @@ bench-programs: ## whole programs against other allocators; ARGS are bench/run-p
 	$(Q)tests/judges/install.sh bench
 	$(Q)BUILD='$(BUILD)' bench/run-programs $(ARGS)
 
-bench-pin: ## the pin cache against UCX's, hugepages against base pages; ARGS are bench/run-pin's
+bench-pin: ## the pin cache against UCX's, hugepages against base pages; ARGS are bench/run-pin's; PEERS='ucx-NAME=DIRECTORY ...': further UCXs
 	$(call prepare,bench,all bench-pin-programs)
 	$(Q)BUILD='$(BUILD)' bench/run-pin $(ARGS)
 
