@@ -31,7 +31,7 @@ static bool unsettled; /* in the last hp_cache_steal(), the owner of some cache 
 /* ------------------------------------------------------------------ lists */
 
 /* Take the first buffer out of one of the owner's lists if it fits. */
-static size_t list_pop(struct hp_cache *c, unsigned class, size_t n, size_t align, uint32_t *ret_count)
+static inline size_t list_pop(struct hp_cache *c, unsigned class, size_t n, size_t align)
 {
 	const size_t chunk = c->head[class];
 	const uint64_t w = hp_chunk_get(chunk); /* of chunk 0: 0 */
@@ -39,32 +39,40 @@ static size_t list_pop(struct hp_cache *c, unsigned class, size_t n, size_t alig
 	if (!hp_chunk_fits(chunk, w, n, align))
 		return 0;
 	c->head[class] = HP_CHUNK_LINK(w);
-	*ret_count = HP_CHUNK_COUNT(w);
-	c->listed -= *ret_count;
+	c->listed -= HP_CHUNK_COUNT(w);
+	hp_chunk_set(chunk, HP_CHUNK_WORD(HP_CHUNK_COUNT(w), HP_CHUNK_LIVE));
 	return chunk;
 }
 
-static size_t shared_pop(unsigned class, size_t n, size_t align, uint32_t *ret_count)
+static size_t shared_pop(unsigned class, size_t n, size_t align)
 {
-	const size_t chunk = hp_stack_pop(&hp_shared[class], n, align, ret_count);
+	const size_t chunk = hp_stack_pop(&hp_shared[class], n, align);
 
 	if (chunk) {
-		HP_STAT_COUNT(listed_bytes, -((uint64_t)*ret_count << HP_CHUNK_SHIFT));
+		const uint32_t count = HP_CHUNK_COUNT(hp_chunk_get(chunk));
+
+		HP_STAT_COUNT(listed_bytes, -((uint64_t)count << HP_CHUNK_SHIFT));
 		HP_STAT_COUNT(relisted, 1);
+		hp_chunk_set(chunk, HP_CHUNK_WORD(count, HP_CHUNK_LIVE));
 	}
 	return chunk;
+}
+
+static __attribute__((noinline)) size_t pop_further(struct hp_cache *c, unsigned class, size_t n, size_t align)
+{
+	size_t chunk = list_pop(c, class + 1, n, align);
+
+	if (!chunk)
+		chunk = shared_pop(class, n, align);
+	return chunk ? chunk : shared_pop(class + 1, n, align);
 }
 
 HP_DIRECT size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align)
 {
 	const unsigned class = hp_class_of((uint32_t)n);
-	uint32_t count = 0;
-	size_t chunk;
+	const size_t chunk = list_pop(c, class, n, align);
 
-	if ((chunk = list_pop(c, class, n, align, &count)) || (chunk = list_pop(c, class + 1, n, align, &count)) ||
-	    (chunk = shared_pop(class, n, align, &count)) || (chunk = shared_pop(class + 1, n, align, &count)))
-		hp_chunk_set(chunk, HP_CHUNK_WORD(count, HP_CHUNK_LIVE));
-	return chunk;
+	return HP_LIKELY(chunk) ? chunk : pop_further(c, class, n, align);
 }
 
 HP_DIRECT void hp_cache_push(struct hp_cache *c, void *p, hp_chunk *word, uint32_t w)
@@ -82,6 +90,7 @@ HP_DIRECT void hp_cache_push(struct hp_cache *c, void *p, hp_chunk *word, uint32
 				      memory_order_relaxed);
 		*head = (uint32_t)hp_cache_slot_first(c);
 		c->listed += before;
+		c->groups |= 1u << (hp_class_of(before) >> HP_CLASS_SHIFT);
 	}
 	atomic_store_explicit(word, w ^ HP_CHUNK_LIVE ^ HP_CHUNK_LISTED, memory_order_relaxed);
 	c->slot_ptr = p;
@@ -133,11 +142,16 @@ void hp_cache_clear(struct hp_cache *c, unsigned *held)
 	if (hp_cache_slot(c)) /* its word has no link */
 		list_clear(hp_cache_slot_first(c), held);
 	atomic_store_explicit(&c->slot.n, 0, memory_order_relaxed);
-	for (unsigned i = 0; c->listed && i < HP_CLASSES; i++)
-		if (c->head[i]) {
-			c->listed -= (uint32_t)list_clear(c->head[i], held);
-		c->head[i] = 0;
+	for (; c->groups; c->groups &= c->groups - 1) {
+		uint32_t *head = &c->head[(unsigned)__builtin_ctz(c->groups) << HP_CLASS_SHIFT];
+
+		for (unsigned i = 0; i < 1u << HP_CLASS_SHIFT; i++)
+			if (head[i]) {
+				list_clear(head[i], held);
+				head[i] = 0;
+			}
 	}
+	c->listed = 0;
 }
 
 void hp_cache_admit(struct hp_cache *c)

@@ -28,8 +28,8 @@ enum {
 	 * takes longer than emptying lists */
 	HP_LISTED_LARGE = (512 << 10) >> HP_CHUNK_SHIFT,
 	HP_CLASS_SHIFT = 4, /* 1 << HP_CLASS_SHIFT classes for each power of two */
-	/* the class of HP_SLOT_MAX is the last but one */
-	HP_CLASSES = ((14 - HP_CLASS_SHIFT) << HP_CLASS_SHIFT) + (1 << HP_CLASS_SHIFT) + 2,
+	/* the class of HP_SLOT_MAX is the first of the last group */
+	HP_CLASSES = (14 - HP_CLASS_SHIFT + 2) << HP_CLASS_SHIFT,
 };
 _Static_assert(HP_SLOT_MAX == 1 << 14, "HP_CLASSES counts the classes up to it");
 
@@ -57,6 +57,7 @@ struct hp_cache {
 	hp_chunk *slot_chunk;
 	uint32_t slot_word; /* the lower half of the word that the buffer has when it is LIVE */
 	uint32_t listed; /* chunks in the lists */
+	uint32_t groups; /* bit i: lists of the classes i << HP_CLASS_SHIFT and up may have buffers */
 
 	/* Protected by hp_heap_lock: next, tid and asked. */
 	struct hp_cache *next; /* link in the list `registered` or `spare` */

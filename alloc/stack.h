@@ -64,9 +64,9 @@ static inline void hp_stack_push(hp_stack *s, size_t chunk, hp_chunk *word, uint
 							memory_order_release, memory_order_relaxed));
 }
 
-/* Take the top out if it fits (hp_chunk_fits()). Returns its first chunk, and its number of chunks in *ret_count; 0: it
- * does not fit, or the stack is empty. The word stays LISTED. */
-static inline size_t hp_stack_pop(hp_stack *s, size_t n, size_t align, uint32_t *ret_count)
+/* Take the top out if it fits (hp_chunk_fits()). Returns its first chunk; 0: it does not fit, or the stack is empty. The
+ * word stays LISTED. */
+static inline size_t hp_stack_pop(hp_stack *s, size_t n, size_t align)
 {
 	/* acquire: pairs with hp_stack_push() */
 	uint64_t head = atomic_load_explicit(s, memory_order_acquire), word;
@@ -79,7 +79,6 @@ static inline size_t hp_stack_pop(hp_stack *s, size_t n, size_t align, uint32_t 
 		/* acquire: pairs with hp_stack_push() */
 	} while (!atomic_compare_exchange_weak_explicit(s, &head, hp_stack_next(head, HP_CHUNK_LINK(word)),
 							memory_order_acquire, memory_order_acquire));
-	*ret_count = HP_CHUNK_COUNT(word);
 	return (uint32_t)head;
 }
 

@@ -145,6 +145,13 @@ static void longer(struct hp_tree *t, size_t chunk, uint32_t len)
 	}
 }
 
+/* The maximum of FAN entries, in few instructions. */
+static uint32_t max_of(const uint32_t *e)
+{
+	_Static_assert(FAN == 8, "all entries");
+	return HP_MAX(HP_MAX(HP_MAX(e[0], e[1]), HP_MAX(e[2], e[3])), HP_MAX(HP_MAX(e[4], e[5]), HP_MAX(e[6], e[7])));
+}
+
 /* A hole of `len` chunks that began here is gone, or has become shorter. */
 static void shorter(struct hp_tree *t, size_t chunk, uint32_t len)
 {
@@ -156,35 +163,29 @@ static void shorter(struct hp_tree *t, size_t chunk, uint32_t len)
 	for (uint64_t w = holes_in(t->holes, i); w; w &= w - 1)
 		max = HP_MAX(max, t->holes->len[i << HP_TREE_BLOCK_SHIFT | (size_t)__builtin_ctzll(w)]);
 	for (int level = 0; level < HP_TREE_LEVELS && t->longest[level][i] == len && max < len; level++) {
-		const uint32_t *first = &t->longest[level][i & ~(FAN - 1)];
-
 		t->longest[level][i] = max;
-		for (size_t k = 0; k < FAN; k++)
-			max = HP_MAX(max, first[k]);
+		max = max_of(&t->longest[level][i & ~(FAN - 1)]);
 		i >>= HP_TREE_FAN_SHIFT;
 	}
 }
 
-/* The first block of [block, end) in which a hole of n chunks or more begins; `end` or more: there is none. */
+/* The first block from `block` on in which a hole of n chunks or more begins; `end` or more: below `end` there is none. */
 static size_t find_block(const struct hp_tree *t, size_t block, size_t end, size_t n)
 {
-	size_t i = block;
-	int level = 0;
+	const int top = (63 - __builtin_clzll(end | 1)) / HP_TREE_FAN_SHIFT; /* its first node and the next have all */
+	int level = block ? HP_MIN(__builtin_ctzll(block) / HP_TREE_FAN_SHIFT, top) : top;
+	size_t i = block >> level * HP_TREE_FAN_SHIFT;
 
-	while (i << level * HP_TREE_FAN_SHIFT < end) {
-		while (!(i & (FAN - 1)) && (i + FAN) << level * HP_TREE_FAN_SHIFT < end) {
+	while (t->longest[level][i] < n) {
+		for (i++; !(i & (FAN - 1)) && level < top; level++)
 			i >>= HP_TREE_FAN_SHIFT;
-			level++;
-		}
-		while (t->longest[level][i] >= n) {
-			if (!level)
-				return i;
-			level--;
-			i <<= HP_TREE_FAN_SHIFT;
-		}
-		i++;
+		if (i << level * HP_TREE_FAN_SHIFT >= end)
+			return end;
 	}
-	return end;
+	while (level--) /* of the nodes below, one is as long as this one */
+		for (i <<= HP_TREE_FAN_SHIFT; t->longest[level][i] < n; i++)
+			;
+	return i;
 }
 
 /* ------------------------------------------------------------------ changes and searches */

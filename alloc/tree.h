@@ -19,7 +19,7 @@
  * below it. */
 #define HP_TREE_BLOCK_SHIFT 6
 #define HP_TREE_FAN_SHIFT 3
-#define HP_TREE_LEVELS 11
+#define HP_TREE_LEVELS 16
 
 /* The free-chunk map of one hugepage: bit set = free. Valid only if the page is neither wholly free nor wholly taken,
  * so that operations on whole hugepages need not write it. */

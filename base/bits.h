@@ -26,17 +26,17 @@ static inline void hp_bit_clear(uint64_t *map, size_t i)
 /* Set (value) or clear bits [from, from + count). */
 static inline void hp_bits_fill(uint64_t *map, size_t from, size_t count, bool value)
 {
-	while (count) {
-		size_t o = from & 63, k = 64 - o < count ? 64 - o : count;
-		uint64_t mask = (k == 64 ? ~UINT64_C(0) : (UINT64_C(1) << k) - 1) << o;
+	const uint64_t all = value ? ~UINT64_C(0) : 0;
+	const size_t to = from + count - 1;
+	uint64_t mask = ~UINT64_C(0) << (from & 63);
+	size_t w = from >> 6;
 
-		if (value)
-			map[from >> 6] |= mask;
-		else
-			map[from >> 6] &= ~mask;
-		from += k;
-		count -= k;
-	}
+	if (!count)
+		return;
+	for (; w < to >> 6; w++, mask = ~UINT64_C(0))
+		map[w] ^= (map[w] ^ all) & mask;
+	mask &= ~UINT64_C(0) >> (63 - (to & 63));
+	map[w] ^= (map[w] ^ all) & mask;
 }
 
 /* The first bit at or after `from`, below `end`, that is set (value) or clear; `end` if there is none. */

@@ -245,11 +245,9 @@ static bool pushes_buffer(uint32_t round)
 
 static bool sees_buffer(uint32_t round, bool fence)
 {
-	uint32_t count;
-
 	(void)fence;
-	AWAIT(hp_stack_pop(&passed.stack, 8, HP_CHUNK, &count));
-	return passed.data != round || count != 8;
+	AWAIT(hp_stack_pop(&passed.stack, 8, HP_CHUNK));
+	return passed.data != round || HP_CHUNK_COUNT(hp_chunk_get(passed.chunk)) != 8;
 }
 
 /* ------------------------------------------------------------------ pins and unpins, and who retires the region */

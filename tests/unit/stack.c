@@ -75,7 +75,6 @@ TEST(a_stack_gives_its_top_if_that_fits_and_all_at_once)
 		free_ones[i] = i;
 	for (int round = 0; round < 100000; round++) {
 		const size_t n = 1 + rnd(40), align = (size_t)HP_CHUNK << rnd(5);
-		uint32_t count = 0;
 
 		if (rnd(2) && frees) {
 			model[depth] = free_ones[--frees];
@@ -83,13 +82,13 @@ TEST(a_stack_gives_its_top_if_that_fits_and_all_at_once)
 		} else if (rnd(100)) {
 			const size_t top = depth ? model[depth - 1] : 0, had = depth ? HP_CHUNK_COUNT(words[top]) : 0;
 			const bool fits = depth && had >= n && had <= n + n / 16 && !(hp_chunk_addr(chunks[top]) & (align - 1));
-			const size_t chunk = hp_stack_pop(&stacks[0], n, align, &count);
+			const size_t chunk = hp_stack_pop(&stacks[0], n, align);
 
 			EXPECT_EQ(chunk, fits ? chunks[top] : 0);
 			refused += !fits;
 			if (!chunk)
 				continue;
-			EXPECT_EQ(count, had);
+			EXPECT_EQ(HP_CHUNK_COUNT(hp_chunk_get(chunk)), had);
 			free_ones[frees++] = model[--depth];
 			taken++;
 		} else {
@@ -98,7 +97,7 @@ TEST(a_stack_gives_its_top_if_that_fits_and_all_at_once)
 				EXPECT_EQ(hp_chunk_get(chunk) & 3, HP_CHUNK_LISTED);
 				free_ones[frees++] = model[depth];
 			}
-			EXPECT_EQ(hp_stack_pop(&stacks[0], 1, HP_CHUNK, &count), 0);
+			EXPECT_EQ(hp_stack_pop(&stacks[0], 1, HP_CHUNK), 0);
 		}
 	}
 	EXPECT(taken > 1000 && refused > 1000);
@@ -128,7 +127,6 @@ static void *take_and_give(void *seed)
 	for (int round = 0; round < ROUNDS; round++) {
 		hp_stack *from = &stacks[draw() % STACKS], *to = &stacks[draw() % STACKS];
 		size_t chunk, next, i;
-		uint32_t count;
 
 		if (draw() % 64 == 0) {
 			for (chunk = hp_stack_take(from); chunk; chunk = next) {
@@ -138,11 +136,10 @@ static void *take_and_give(void *seed)
 			}
 			continue;
 		}
-		chunk = hp_stack_pop(from, 8 + draw() % 32, HP_CHUNK, &count);
+		chunk = hp_stack_pop(from, 8 + draw() % 32, HP_CHUNK);
 		if (!chunk)
 			continue;
 		own(i = number_of(chunk));
-		EXPECT_EQ(count, HP_CHUNK_COUNT(words[i]));
 		atomic_fetch_add_explicit(&pops, 1, memory_order_relaxed);
 		let_go(i, to);
 	}
@@ -175,13 +172,12 @@ TEST(no_buffer_is_lost_or_had_twice_whoever_stops_between_load_and_change)
 TEST(a_head_that_is_back_at_its_chunk_is_not_taken_for_unchanged)
 {
 	uint64_t before;
-	uint32_t count;
 
 	make_buffers();
 	push(&stacks[0], 1);
 	push(&stacks[0], 2);
 	before = stacks[0];
-	EXPECT_EQ(hp_stack_pop(&stacks[0], HP_CHUNK_COUNT(words[2]), HP_CHUNK, &count), chunks[2]);
+	EXPECT_EQ(hp_stack_pop(&stacks[0], HP_CHUNK_COUNT(words[2]), HP_CHUNK), chunks[2]);
 	EXPECT_EQ(hp_stack_take(&stacks[0]), chunks[1]);
 	push(&stacks[0], 2);
 	EXPECT_EQ((uint32_t)stacks[0], (uint32_t)before);
