@@ -290,6 +290,7 @@ void hp_cache_adopt(void)
 		spare = c->next;
 		c->next = registered;
 		c->tid = tid;
+		c->shard = (unsigned)HP_STAT(threads) % hp_shards();
 		registered = c;
 		HP_STAT_ADD(threads, 1);
 		/* set under the lock: a child forked by a signal handler has this pointer and the list entry, or

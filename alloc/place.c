@@ -213,7 +213,7 @@ size_t hp_place_ready(struct hp_placement *r, unsigned *ret_held)
 		hp_cache_leave(c);
 		hp_shard_switch(ret_held, HP_SHARD_NONE);
 	}
-	if (!hp_shard_lock(&c->shard)) {
+	if (!hp_shard_lock(c->shard)) {
 		r->crowded = true;
 		return 0;
 	}
@@ -231,7 +231,7 @@ size_t hp_place(struct hp_placement *r)
 	unsigned all = HP_SHARD_ALL;
 	size_t chunk;
 
-	if (r->crowded && HP_STAT_GET(threads) > hp_shards()) {
+	if (r->crowded) {
 		r->crowded = false;
 		hp_shard_add(&hp_span.holes);
 		hp_cache_self->shard = hp_shards() - 1;
@@ -243,7 +243,7 @@ size_t hp_place(struct hp_placement *r)
 	if (!chunk && hp_lists_clear(&all)) /* prefer memory that is in use already */
 		chunk = find_hole(r, true, &all);
 	if (!chunk) {
-			hp_cache_ask_others();
+		hp_cache_ask_others();
 		chunk = find_hole(r, false, &all);
 	}
 	if (!chunk) {

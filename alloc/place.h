@@ -16,7 +16,7 @@ struct hp_placement {
 	enum hp_part part; /* the part of the span to place it in */
 	bool memory_short; /* set by hp_place(): there were addresses, but no memory */
 	unsigned shard; /* the thread's; set by the functions below. The small tier has 0 */
-	bool crowded; /* set by hp_place_ready(): the locks of all shards were taken */
+	bool crowded; /* set by hp_place_ready(): the thread needs a shard of its own */
 	bool grew; /* set by hp_place() and hp_place_small(): a new extent was made */
 };
 

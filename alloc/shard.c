@@ -1,6 +1,8 @@
 /* See shard.h. */
 #include "alloc/shard.h"
 
+#include "base/stats.h"
+
 #define LOCK                                                                                                           \
 	{                                                                                                              \
 		.lock = HP_LOCK_INIT(HP_LOCK_RANK_HEAP)                                                                \
@@ -36,20 +38,19 @@ void hp_shard_switch(unsigned *held, unsigned shard)
 	*held = shard;
 }
 
-bool hp_shard_lock(unsigned *own)
+bool hp_shard_lock(unsigned shard)
 {
 	HP_ASSERT(!hp_heap_mine());
 	hp_locks_held |= 1u << HP_LOCK_RANK_HEAP; /* first, as in hp_lock() */
 	hp_barrier_handler();
-	if (hp_lock_try(&hp_shard[*own].lock))
+	if (hp_lock_try(&hp_shard[shard].lock))
 		return true;
-	for (unsigned i = 0; i < hp_shards(); i++)
-		if (hp_lock_try(&hp_shard[i].lock)) {
-			*own = i;
-			return true;
-		}
-	hp_locks_held &= ~(1u << HP_LOCK_RANK_HEAP);
-	return false;
+	if (hp_shards() < HP_SHARDS && HP_STAT_GET(threads) > hp_shards()) {
+		hp_locks_held &= ~(1u << HP_LOCK_RANK_HEAP);
+		return false;
+	}
+	hp_lock_wait(&hp_shard[shard].lock);
+	return true;
 }
 
 void hp_shard_add(struct hp_holes *h)

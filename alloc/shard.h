@@ -10,7 +10,7 @@
  * shard while it holds that of another one.
  *
  * As long as threads do not meet, all use shard 0, and the whole heap is in one order of addresses. A thread that finds
- * the lock of its shard taken moves to another one. If all are taken, a new shard is made (hp_place_ready()).
+ * the lock of its shard taken begins a new one, unless there are as many shards as threads (hp_place()).
  */
 #ifndef HP_ALLOC_ARENA_H
 #define HP_ALLOC_ARENA_H
@@ -55,9 +55,8 @@ static inline bool hp_heap_mine(void)
 /* Take the lock of this shard, and release that of *held before, unless *held is the same one or HP_SHARD_ALL. */
 void hp_shard_switch(unsigned *held, unsigned shard);
 
-/* Take the lock of shard *own. If it is taken, *own becomes a shard whose lock is free. False: all are taken; then this
- * thread holds none. */
-bool hp_shard_lock(unsigned *own);
+/* Take the lock of a shard. False: it is taken, and one more shard may be used; then this thread holds none. */
+bool hp_shard_lock(unsigned shard);
 
 /* Begin to use one more shard, if there may be more and there is memory for its tree. The caller holds hp_heap_lock,
  * which includes the new shard from then on. */
