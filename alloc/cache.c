@@ -30,20 +30,6 @@ static bool unsettled; /* in the last hp_cache_steal(), the owner of some cache 
 
 /* ------------------------------------------------------------------ lists */
 
-/* Take the first buffer out of one of the owner's lists if it fits. */
-static inline size_t list_pop(struct hp_cache *c, unsigned class, size_t n, size_t align)
-{
-	const size_t chunk = c->head[class];
-	const uint64_t w = hp_chunk_get(chunk); /* of chunk 0: 0 */
-
-	if (!hp_chunk_fits(chunk, w, n, align))
-		return 0;
-	c->head[class] = HP_CHUNK_LINK(w);
-	c->listed -= HP_CHUNK_COUNT(w);
-	hp_chunk_set(chunk, HP_CHUNK_WORD(HP_CHUNK_COUNT(w), HP_CHUNK_LIVE));
-	return chunk;
-}
-
 static size_t shared_pop(unsigned class, size_t n, size_t align)
 {
 	const size_t chunk = hp_stack_pop(&hp_shared[class], n, align);
@@ -58,68 +44,43 @@ static size_t shared_pop(unsigned class, size_t n, size_t align)
 	return chunk;
 }
 
-static __attribute__((noinline)) size_t pop_further(struct hp_cache *c, unsigned class, size_t n, size_t align)
+HP_DIRECT size_t hp_cache_pop_further(struct hp_cache *c, unsigned class, size_t n, size_t align)
 {
-	size_t chunk = list_pop(c, class + 1, n, align);
+	size_t chunk = hp_cache_pop_list(c, class + 1, n, align);
 
 	if (!chunk)
 		chunk = shared_pop(class, n, align);
 	return chunk ? chunk : shared_pop(class + 1, n, align);
 }
 
-HP_DIRECT size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align)
+HP_DIRECT void hp_cache_share_slot(struct hp_cache *c)
 {
-	const unsigned class = hp_class_of((uint32_t)n);
-	const size_t chunk = list_pop(c, class, n, align);
+	const uint32_t n = hp_cache_slot(c);
 
-	return HP_LIKELY(chunk) ? chunk : pop_further(c, class, n, align);
-}
-
-HP_DIRECT void hp_cache_push(struct hp_cache *c, void *p, hp_chunk *word, uint32_t w)
-{
-	const uint32_t before = hp_cache_slot(c);
-
-	if (before > HP_LIST_MAX - c->listed) {
-		/* count first, so that nobody who takes the buffer makes the sum negative */
-		HP_STAT_COUNT(listed_bytes, (uint64_t)before << HP_CHUNK_SHIFT);
-		hp_stack_push(&hp_shared[hp_class_of(before)], hp_cache_slot_first(c), c->slot_chunk, before);
-	} else if (before) {
-		uint32_t *head = &c->head[hp_class_of(before)];
-
-		atomic_store_explicit(c->slot_chunk, (uint64_t)*head << 32 | HP_CHUNK_WORD(before, HP_CHUNK_LISTED),
-				      memory_order_relaxed);
-		*head = (uint32_t)hp_cache_slot_first(c);
-		c->listed += before;
-		c->groups |= 1u << (hp_class_of(before) >> HP_CLASS_SHIFT);
-	}
-	atomic_store_explicit(word, w ^ HP_CHUNK_LIVE ^ HP_CHUNK_LISTED, memory_order_relaxed);
-	c->slot_ptr = p;
-	c->slot_chunk = word;
-	c->slot_word = w;
-	atomic_store_explicit(&c->slot.n, HP_CHUNK_COUNT(w), memory_order_relaxed);
+	/* count first, so that nobody who takes the buffer makes the sum negative */
+	HP_STAT_COUNT(listed_bytes, (uint64_t)n << HP_CHUNK_SHIFT);
+	hp_stack_push(&hp_shared[hp_class_of(n)], hp_cache_slot_first(c), c->slot_chunk, n);
+	atomic_store_explicit(&c->slot.n, 0, memory_order_relaxed);
 }
 
 /* Give a whole list to the trees. Returns the number of chunks. No list has a buffer on a page that leaves the pool. */
 static size_t list_clear(size_t chunk, unsigned *held)
 {
-	size_t total = 0, count = 0, next;
+	size_t total = 0, next;
 
 	for (; chunk; chunk = next) {
 		const uint64_t w = hp_chunk_get(chunk);
 		const size_t n = HP_CHUNK_COUNT(w);
+		const unsigned shard = hp_shard_of(chunk);
 
-		hp_shard_switch(held, hp_span.page[hp_page_of(chunk)].shard);
+		hp_shard_switch(held, shard);
 		HP_ASSERT(!hp_span.page[hp_page_of(chunk)].leaves);
 		HP_ASSERT(!hp_span.page[hp_page_of(chunk + n - 1)].leaves);
 		next = HP_CHUNK_LINK(w);
 		hp_chunk_set(chunk, 0);
 		hp_chunks_set_free(chunk, n);
+		hp_shard_count(shard, -((int64_t)n << HP_CHUNK_SHIFT), 0, 1);
 		total += n;
-		count++;
-	}
-	if (count) {
-		HP_STAT_COUNT(taken_bytes, -((uint64_t)total << HP_CHUNK_SHIFT));
-		HP_STAT_COUNT(cleared, count);
 	}
 	return total;
 }

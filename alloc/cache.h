@@ -130,13 +130,63 @@ static inline size_t hp_cache_slot_first(const struct hp_cache *c)
 /* The shared lists, by class. */
 extern hp_stack hp_shared[HP_CLASSES];
 
-/* For the owner, between enter and leave, if n is not above the limit. Returns the first chunk of a LIVE buffer that
- * fits (hp_chunk_fits()), of the owner's lists or of the shared ones; 0: there is none on top of them. */
-HP_DIRECT size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align);
+/* For the owner, between enter and leave, if n is not above the limit: take the first buffer out of one of the owner's
+ * lists if it fits (hp_chunk_fits()). Returns its first chunk; it is LIVE. 0: it does not fit. */
+static inline size_t hp_cache_pop_list(struct hp_cache *c, unsigned class, size_t n, size_t align)
+{
+	const size_t chunk = c->head[class];
+	const uint64_t w = hp_chunk_get(chunk); /* of chunk 0: 0 */
 
-/* For the owner, between enter and leave, if limit is not 0: put the LIVE buffer p, with this word of this content,
- * into the slot, and the slot's buffer into the owner's lists, or into a shared one if those are full. */
-HP_DIRECT void hp_cache_push(struct hp_cache *c, void *p, hp_chunk *word, uint32_t w);
+	if (!hp_chunk_fits(chunk, w, n, align))
+		return 0;
+	c->head[class] = HP_CHUNK_LINK(w);
+	c->listed -= HP_CHUNK_COUNT(w);
+	hp_chunk_set(chunk, HP_CHUNK_WORD(HP_CHUNK_COUNT(w), HP_CHUNK_LIVE));
+	return chunk;
+}
+
+/* The same for the next class, and for both classes of the shared lists. */
+HP_DIRECT size_t hp_cache_pop_further(struct hp_cache *c, unsigned class, size_t n, size_t align);
+
+static inline size_t hp_cache_pop(struct hp_cache *c, size_t n, size_t align)
+{
+	const unsigned class = hp_class_of((uint32_t)n);
+	const size_t chunk = hp_cache_pop_list(c, class, n, align);
+
+	return chunk ? chunk : hp_cache_pop_further(c, class, n, align);
+}
+
+/* For the owner, as hp_cache_push(), if there is no room: empty the slot into a shared list. */
+HP_DIRECT void hp_cache_share_slot(struct hp_cache *c);
+
+/* For the owner, between enter and leave, if limit is not 0: whether its lists have room for the slot's buffer. */
+static inline bool hp_cache_has_room(struct hp_cache *c)
+{
+	return hp_cache_slot(c) <= HP_LIST_MAX - c->listed;
+}
+
+/* Then put that into a list, and the LIVE buffer p, with this word of this content, into the slot. relaxed: inside; a
+ * store to busy tells a thief. */
+static inline void hp_cache_push(struct hp_cache *c, void *p, hp_chunk *word, uint32_t w)
+{
+	const uint32_t before = hp_cache_slot(c);
+
+	if (before) {
+		const unsigned class = hp_class_of(before);
+
+		atomic_store_explicit(c->slot_chunk,
+				      (uint64_t)c->head[class] << 32 | HP_CHUNK_WORD(before, HP_CHUNK_LISTED),
+				      memory_order_relaxed);
+		c->head[class] = (uint32_t)hp_cache_slot_first(c);
+		c->listed += before;
+		c->groups |= 1u << (class >> HP_CLASS_SHIFT);
+	}
+	atomic_store_explicit(word, w ^ HP_CHUNK_LIVE ^ HP_CHUNK_LISTED, memory_order_relaxed);
+	c->slot_ptr = p;
+	c->slot_chunk = word;
+	c->slot_word = w;
+	atomic_store_explicit(&c->slot.n, HP_CHUNK_COUNT(w), memory_order_relaxed);
+}
 
 /* Make sure that this thread has a cache, which will be emptied at thread exit. A new cache has limit 0 until
  * hp_cache_admit(). The caller holds no lock. */

@@ -17,7 +17,7 @@ extern HP_TLS struct hp_cache *hugepin_cache_self_;
 /* malloc and free by the thread's list, and then under hp_heap_lock. The caller has entered the cache; they leave
  * it. */
 void *hugepin_malloc_listed_(size_t n, struct hp_cache *c);
-void hugepin_free_listed_(struct hp_cache *c, void *p);
+void hugepin_free_listed_(struct hp_cache *c, void *p, hp_chunk *word, uint32_t w);
 
 #pragma GCC visibility pop
 
@@ -88,7 +88,7 @@ static inline __attribute__((always_inline)) void hp_fast_free(const struct hp_s
 		atomic_store_explicit(&c->slot.word, HP_CHUNK_COUNT(w), memory_order_release);
 		return;
 	}
-	hugepin_free_listed_(c, p);
+	hugepin_free_listed_(c, p, chunk, w);
 }
 
 #endif

@@ -47,7 +47,6 @@ static struct hp_handed hand_out(size_t chunk, const struct hp_placement *r)
 {
 	const size_t dirty = hp_chunks_hand_out(chunk, r->n);
 
-	HP_STAT_COUNT(placed, 1);
 	hp_buffer_set_live(chunk, r->n, r->room);
 	return (struct hp_handed){.p = (void *)hp_chunk_addr(chunk), .dirty = dirty << HP_CHUNK_SHIFT};
 }
@@ -153,10 +152,13 @@ static __attribute__((noinline)) void free_locked(void *p)
 	c = hp_cache_self;
 	if (!hp_cache_limit(c))
 		empty_own_cache(c);
-	if (roomy || HP_CHUNK_COUNT(hp_chunk_get(chunk)) > hp_cache_limit(c))
+	if (roomy || HP_CHUNK_COUNT(hp_chunk_get(chunk)) > hp_cache_limit(c)) {
 		hp_buffer_give(chunk);
-	else
+	} else {
+		if (!hp_cache_has_room(c))
+			hp_cache_share_slot(c);
 		hp_cache_push(c, p, hp_chunk_at(&hp_span, chunk), (uint32_t)hp_chunk_get(chunk));
+	}
 	hp_unlock_and_tick(false, true);
 	errno = saved_errno;
 }
@@ -200,27 +202,51 @@ static __attribute__((noinline)) void *malloc_slower(size_t n)
 	return p ? p : alloc_below(hp_base_page, n << HP_CHUNK_SHIFT);
 }
 
-void *hugepin_malloc_listed_(size_t n, struct hp_cache *c)
+/* These two end in calls of the rare cases, so that the usual ones save no registers. */
+static __attribute__((noinline)) void *malloc_further(size_t n, struct hp_cache *c)
 {
-	size_t chunk = HP_LIKELY(n <= hp_cache_limit(c)) ? hp_cache_pop(c, n, HP_CHUNK) : 0;
+	size_t chunk = 0;
 
+	if (n <= hp_cache_limit(c))
+		chunk = hp_cache_pop_further(c, hp_class_of((uint32_t)n), n, HP_CHUNK);
 	hp_cache_leave(c);
-	return HP_LIKELY(chunk) ? (void *)hp_chunk_addr(chunk) : malloc_slower(n);
+	return chunk ? (void *)hp_chunk_addr(chunk) : malloc_slower(n);
 }
 
-void hugepin_free_listed_(struct hp_cache *c, void *p)
+static __attribute__((noinline)) void free_further(struct hp_cache *c, void *p, hp_chunk *word, uint32_t w, bool kept)
 {
-	size_t off = (uintptr_t)p - hp_span.base;
-	hp_chunk *word = hp_chunk_at(&hp_span, off >> HP_CHUNK_SHIFT); /* relaxed: the program hands the buffer over */
-	uint32_t w = (uint32_t)atomic_load_explicit(word, memory_order_relaxed);
-	bool kept = !((off & (HP_CHUNK - 1)) | (HP_CHUNK_STATE(w) ^ HP_CHUNK_LIVE)) &&
-		    HP_CHUNK_COUNT(w) <= hp_cache_limit(c);
-
-	if (HP_LIKELY(kept))
+	if (kept) {
+		hp_cache_share_slot(c);
 		hp_cache_push(c, p, word, w);
+	}
 	hp_cache_leave(c);
-	if (HP_UNLIKELY(!kept))
+	if (!kept)
 		free_locked(p);
+}
+
+void *hugepin_malloc_listed_(size_t n, struct hp_cache *c)
+{
+	size_t chunk = 0;
+
+	if (HP_LIKELY(n <= hp_cache_limit(c)))
+		chunk = hp_cache_pop_list(c, hp_class_of((uint32_t)n), n, HP_CHUNK);
+	if (HP_UNLIKELY(!chunk))
+		return malloc_further(n, c);
+	hp_cache_leave(c);
+	return (void *)hp_chunk_addr(chunk);
+}
+
+void hugepin_free_listed_(struct hp_cache *c, void *p, hp_chunk *word, uint32_t w)
+{
+	const bool kept = !(((uintptr_t)p & (HP_CHUNK - 1)) | (HP_CHUNK_STATE(w) ^ HP_CHUNK_LIVE)) &&
+			  HP_CHUNK_COUNT(w) <= hp_cache_limit(c);
+
+	if (HP_UNLIKELY(!kept || !hp_cache_has_room(c))) {
+		free_further(c, p, word, w, kept);
+		return;
+	}
+	hp_cache_push(c, p, word, w);
+	hp_cache_leave(c);
 }
 
 /* ------------------------------------------------------------------ entry points */

@@ -205,21 +205,21 @@ static inline size_t hp_page_of(size_t chunk)
 	return chunk >> HP_PAGE_CHUNKS_SHIFT;
 }
 
-/* The tree with the holes of a chunk's extent. */
-static inline struct hp_tree *hp_tree_of(size_t chunk)
+/* The shard of a chunk's extent. */
+static inline unsigned hp_shard_of(size_t chunk)
 {
-	return &hp_shard[hp_span.page[hp_page_of(chunk)].shard].tree;
+	return hp_span.page[hp_page_of(chunk)].shard;
 }
 
 /* Mark chunks of one extent free or taken. */
 static inline void hp_chunks_set_free(size_t chunk, size_t n)
 {
-	hp_tree_free(hp_tree_of(chunk), chunk, n);
+	hp_tree_free(&hp_shard[hp_shard_of(chunk)].tree, chunk, n);
 }
 
 static inline void hp_chunks_set_taken(size_t chunk, size_t n)
 {
-	hp_tree_take(hp_tree_of(chunk), chunk, n);
+	hp_tree_take(&hp_shard[hp_shard_of(chunk)].tree, chunk, n);
 }
 
 /* The number of hugepages that [chunk, chunk + n) touches. */

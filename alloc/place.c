@@ -84,23 +84,12 @@ static bool should_clear(const struct hp_placement *r)
 	       (HP_STAT_GET(listed_bytes) >> HP_CHUNK_SHIFT) + hp_cache_self->listed > HP_LISTED_LARGE;
 }
 
-/* relaxed: numbers */
-void hp_chunks_count_taken(size_t chunks)
-{
-	const uint64_t now = __atomic_add_fetch(&HP_STAT(taken_bytes), chunks << HP_CHUNK_SHIFT, __ATOMIC_RELAXED);
-	uint64_t peak = HP_STAT_GET(taken_peak_bytes);
-
-	while (now > peak && !__atomic_compare_exchange_n(&HP_STAT(taken_peak_bytes), &peak, now, true,
-							  __ATOMIC_RELAXED, __ATOMIC_RELAXED))
-		;
-}
-
 static void take_chunks(size_t chunk, const struct hp_placement *r)
 {
 	hp_chunks_set_taken(chunk, r->n + r->room);
-	hp_chunks_count_taken(r->n + r->room);
+	hp_shard_count(hp_shard_of(chunk), (int64_t)(r->n + r->room) << HP_CHUNK_SHIFT, 1, 0);
 	if (r->room)
-	HP_STAT_ADD(room_bytes, r->room << HP_CHUNK_SHIFT);
+		HP_STAT_ADD(room_bytes, r->room << HP_CHUNK_SHIFT);
 }
 
 bool hp_buffer_is_lost(size_t chunk, size_t n)
@@ -142,7 +131,7 @@ void hp_chunks_free(size_t chunk, size_t n)
 void hp_chunks_give(size_t chunk, size_t n)
 {
 	hp_chunks_free(chunk, n);
-	HP_STAT_COUNT(taken_bytes, -(n << HP_CHUNK_SHIFT));
+	hp_shard_count(hp_shard_of(chunk), -((int64_t)n << HP_CHUNK_SHIFT), 0, 0);
 }
 
 void hp_buffer_give(size_t chunk)
@@ -260,6 +249,7 @@ size_t hp_place(struct hp_placement *r)
 	r->memory_short = true;
 	HP_STAT_ADD(room_bytes, -(r->room << HP_CHUNK_SHIFT));
 	hp_chunks_give(chunk, r->n + r->room);
+	hp_shard_count(hp_shard_of(chunk), 0, -1, 0);
 	hp_extent_destroy_if_empty(hp_span.page[hp_page_of(chunk)].extent);
 	return 0;
 }

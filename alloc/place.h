@@ -36,9 +36,6 @@ size_t hp_place_small(struct hp_placement *r, const void *at);
  * hp_cache_clear(). */
 bool hp_lists_clear(unsigned *held);
 
-/* Count so many more chunks as taken. */
-void hp_chunks_count_taken(size_t chunks);
-
 /* Note that [chunk, chunk + n) was handed out. Returns how many of its first chunks may be dirty; the rest are zero. */
 size_t hp_chunks_hand_out(size_t chunk, size_t n);
 

@@ -41,7 +41,7 @@ static bool grow_in_place(size_t chunk, size_t n0, size_t n)
 			got = hp_holes_after(&hp_span.holes, behind, more);
 		if (got == more) {
 			hp_chunks_set_taken(behind, more);
-			hp_chunks_count_taken(more);
+			hp_shard_count(hp_shard_of(behind), (int64_t)more << HP_CHUNK_SHIFT, 0, 0);
 			break;
 		}
 		if (tries || border || n0 < ROOM_MIN / 8 || !hp_lists_clear(HP_SHARD_HELD_ALL))

@@ -11,6 +11,34 @@
 struct hp_shard hp_shard[HP_SHARDS] = {LOCK, LOCK, LOCK, LOCK, LOCK, LOCK, LOCK, LOCK};
 _Atomic unsigned hp_shards_used = 1;
 
+static void publish(struct hp_shard *s)
+{
+	uint64_t now, peak = HP_STAT_GET(taken_peak_bytes);
+
+	if (!(s->placed | s->cleared | s->taken))
+		return;
+	HP_STAT_COUNT(placed, s->placed);
+	HP_STAT_COUNT(cleared, s->cleared);
+	/* relaxed: numbers */
+	now = __atomic_add_fetch(&HP_STAT(taken_bytes), (uint64_t)s->taken, __ATOMIC_RELAXED);
+	while (now > peak && !__atomic_compare_exchange_n(&HP_STAT(taken_peak_bytes), &peak, now, true,
+							  __ATOMIC_RELAXED, __ATOMIC_RELAXED)) /* relaxed: numbers */
+		;
+	s->placed = s->cleared = 0;
+	s->taken = 0;
+}
+
+void hp_shard_count(unsigned shard, int64_t taken, int placed, int cleared)
+{
+	struct hp_shard *s = &hp_shard[shard];
+
+	s->taken += taken;
+	s->placed += placed;
+	s->cleared += cleared;
+	if (s->placed + s->cleared >= HP_SHARD_COUNTS || hp_shards() == 1)
+		publish(s);
+}
+
 /* Shard 0 is always taken first, and the number of shards changes only under its lock. */
 void hp_heap_lock(void)
 {
@@ -18,10 +46,14 @@ void hp_heap_lock(void)
 	for (unsigned i = 1; i < hp_shards(); i++)
 		if (!hp_lock_try(&hp_shard[i].lock))
 			hp_lock_wait(&hp_shard[i].lock);
+	for (unsigned i = 0; i < hp_shards(); i++)
+		publish(&hp_shard[i]);
 }
 
 void hp_heap_unlock(void)
 {
+	for (unsigned i = 0; i < hp_shards(); i++)
+		publish(&hp_shard[i]);
 	for (unsigned i = hp_shards(); --i;)
 		hp_lock_release(&hp_shard[i].lock);
 	hp_unlock(&hp_shard[0].lock);

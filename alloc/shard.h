@@ -30,6 +30,8 @@ enum {
 
 struct hp_shard {
 	_Alignas(64) struct hp_lock lock;
+	int32_t placed, cleared; /* not yet in the statistics, as `taken` */
+	int64_t taken; /* bytes */
 	struct hp_tree tree;
 };
 extern struct hp_shard hp_shard[HP_SHARDS];
@@ -45,6 +47,12 @@ static inline unsigned hp_shards(void)
 /* Take or release the locks of all shards. */
 void hp_heap_lock(void);
 void hp_heap_unlock(void);
+
+/* Count bytes taken, and buffers placed and cleared. The caller holds the shard's lock. With several shards, up to
+ * HP_SHARD_COUNTS buffers of each are not yet in the statistics, because a counter that threads share costs more than
+ * placing a buffer. Whoever takes hp_heap_lock finds all counted. */
+enum { HP_SHARD_COUNTS = 64 };
+void hp_shard_count(unsigned shard, int64_t taken, int placed, int cleared);
 
 /* Whether this thread holds the lock of a shard, or is about to take it. */
 static inline bool hp_heap_mine(void)

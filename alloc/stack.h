@@ -40,7 +40,7 @@ static inline bool hp_is_close(size_t count, size_t n)
 /* Whether a request for n chunks, aligned to `align` bytes, takes the buffer at `chunk` with this word. */
 static inline bool hp_chunk_fits(size_t chunk, uint64_t word, size_t n, size_t align)
 {
-	return hp_is_close(HP_CHUNK_COUNT(word), n) && !(hp_chunk_addr(chunk) & (align - 1));
+	return hp_is_close(HP_CHUNK_COUNT(word), n) && (align <= HP_CHUNK || !(hp_chunk_addr(chunk) & (align - 1)));
 }
 
 /* relaxed: what is pushed meanwhile is not seen */
