@@ -48,13 +48,13 @@ static struct hp_handed hand_out(size_t chunk, const struct hp_placement *r)
 	const size_t dirty = hp_chunks_hand_out(chunk, r->n);
 
 	hp_buffer_set_live(chunk, r->n, r->room);
-	return (struct hp_handed){.p = (void *)hp_chunk_addr(chunk), .dirty = dirty << HP_CHUNK_SHIFT};
+	return (struct hp_handed){ .p = (void *)hp_chunk_addr(chunk), .dirty = dirty << HP_CHUNK_SHIFT };
 }
 
 /* A buffer from a hole that has memory. */
 static struct hp_handed alloc_ready(struct hp_placement *r)
 {
-	struct hp_handed h = {0};
+	struct hp_handed h = { 0 };
 	unsigned held;
 	const size_t chunk = hp_place_ready(r, &held);
 	bool ticks;

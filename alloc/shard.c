@@ -3,12 +3,7 @@
 
 #include "base/stats.h"
 
-#define LOCK                                                                                                           \
-	{                                                                                                              \
-		.lock = HP_LOCK_INIT(HP_LOCK_RANK_HEAP)                                                                \
-	}
-
-struct hp_shard hp_shard[HP_SHARDS] = {LOCK, LOCK, LOCK, LOCK, LOCK, LOCK, LOCK, LOCK};
+struct hp_shard hp_shard[HP_SHARDS] = { [0 ... HP_SHARDS - 1] = { .lock = HP_LOCK_INIT(HP_LOCK_RANK_HEAP) } };
 _Atomic unsigned hp_shards_used = 1;
 
 static void publish(struct hp_shard *s)
@@ -90,8 +85,9 @@ void hp_shard_add(struct hp_holes *h)
 	const unsigned n = hp_shards();
 	void *memory = n < HP_SHARDS ? hp_meta_map(hp_tree_size(h->pages)) : NULL;
 
-	if (!memory || !hp_lock_try(&hp_shard[n].lock))
+	if (!memory)
 		return;
+	hp_lock_try(&hp_shard[n].lock); /* nobody has it */
 	hp_tree_init(&hp_shard[n].tree, h, memory);
 	atomic_store_explicit(&hp_shards_used, n + 1, memory_order_relaxed);
 }

@@ -26,7 +26,7 @@ enum {
 };
 
 /* For functions that are told which lock is held: all of them. */
-#define HP_SHARD_HELD_ALL (&(unsigned){HP_SHARD_ALL})
+#define HP_SHARD_HELD_ALL (&(unsigned){ HP_SHARD_ALL })
 
 struct hp_shard {
 	_Alignas(64) struct hp_lock lock;

@@ -44,7 +44,7 @@ void hp_holes_init(struct hp_holes *h, size_t pages, void *memory, uint32_t *len
 {
 	char *m = memory;
 
-	*h = (struct hp_holes){.pages = pages, .len = len};
+	*h = (struct hp_holes){ .pages = pages, .len = len };
 	h->maps = (struct hp_map512 *)m;
 	m += pages * sizeof *h->maps;
 	h->starts = (uint64_t *)m;

@@ -254,7 +254,7 @@ static _Atomic long placed;
 
 static void be_stopped(int unused)
 {
-	const struct timespec t = {.tv_nsec = 300000};
+	const struct timespec t = { .tv_nsec = 300000 };
 	int saved_errno = errno;
 
 	(void)unused;
@@ -264,7 +264,7 @@ static void be_stopped(int unused)
 
 static void *work(void *arg)
 {
-	struct buffer mine[HELD] = {0};
+	struct buffer mine[HELD] = { 0 };
 	uint64_t state = (uintptr_t)arg;
 
 	while (!stop) {
