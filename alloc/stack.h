@@ -64,8 +64,8 @@ static inline void hp_stack_push(hp_stack *s, size_t chunk, hp_chunk *word, uint
 							memory_order_release, memory_order_relaxed));
 }
 
-/* Take the top out if it fits (hp_chunk_fits()). Returns its first chunk; 0: it does not fit, or the stack is empty. The
- * word stays LISTED. */
+/* Take the top out if it fits (hp_chunk_fits()). Returns its first chunk, whose word stays LISTED; 0: it does not fit,
+ * or the stack is empty. */
 static inline size_t hp_stack_pop(hp_stack *s, size_t n, size_t align)
 {
 	/* acquire: pairs with hp_stack_push() */

@@ -169,7 +169,7 @@ static void shorter(struct hp_tree *t, size_t chunk, uint32_t len)
 	}
 }
 
-/* The first block from `block` on in which a hole of n chunks or more begins; `end` or more: below `end` there is none. */
+/* The first block from `block` on in which a hole of at least n chunks begins; `end` or more: there is none below. */
 static size_t find_block(const struct hp_tree *t, size_t block, size_t end, size_t n)
 {
 	const int top = (63 - __builtin_clzll(end | 1)) / HP_TREE_FAN_SHIFT; /* its first node and the next have all */
