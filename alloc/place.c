@@ -77,7 +77,7 @@ bool hp_lists_clear(unsigned *held)
 	return any;
 }
 
-/* Whether the lists are to be cleared before a long buffer is placed. */
+/* Whether the lists are to be cleared before a long buffer is placed. The caller is inside, or holds hp_heap_lock. */
 static bool should_clear(const struct hp_placement *r)
 {
 	return r->n > HP_LISTED_LARGE &&
@@ -195,13 +195,11 @@ size_t hp_place_ready(struct hp_placement *r, unsigned *ret_held)
 	*ret_held = HP_SHARD_NONE;
 	if (r->room || !hp_cache_limit(c))
 		return 0;
-	if (should_clear(r)) {
-		hp_cache_enter(c);
-		if (hp_cache_limit(c))
-			hp_lists_clear(ret_held);
-		hp_cache_leave(c);
-		hp_shard_switch(ret_held, HP_SHARD_NONE);
-	}
+	hp_cache_enter(c);
+	if (hp_cache_limit(c) && should_clear(r))
+		hp_lists_clear(ret_held);
+	hp_cache_leave(c);
+	hp_shard_switch(ret_held, HP_SHARD_NONE);
 	if (!hp_shard_lock(c->shard)) {
 		r->crowded = true;
 		return 0;
