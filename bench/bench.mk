@@ -20,6 +20,10 @@ $(BENCH)/nothing.so: LINKED = -fPIC -shared
 $(BENCH)/nothing.so: bench/nothing.c $(BUILD)/flags
 	$(bench_program)
 
+# What single steps of a lock cost, for the simulation.
+$(BENCH)/costs: LINKED = -Iinclude -I. -pthread
+$(BENCH)/costs: $(addprefix $(BUILD)/base/,sys.o base.o)
+
 # The pin cache's benches call the API. UCX's libraries intercept mapping calls: they are in pin-ucx alone.
 BENCH_UCX := $(shell $(PKG_CONFIG) --exists ucx-ucs 2>/dev/null && echo $(BENCH)/pin-ucx)
 BENCH_API = -Iinclude -I. $(EXTRA_INCLUDE) -pthread $(LINK_DIRS)
@@ -61,6 +65,10 @@ endef
 bench-alloc: ## measure against other allocators; ARGS are bench/run-alloc's; PEERS='NAME=FILE ...': and against these libraries
 	$(call prepare,bench,all bench)
 	$(Q)BUILD='$(BUILD)' bench/run-alloc $(ARGS)
+
+bench-simulate: ## what the heap would do with 16 and 64 processors, by what is measured here; ARGS are bench/simulate's
+	$(call prepare,bench,all $(addprefix $(BENCH)/,alloc nothing.so costs))
+	$(Q)BUILD='$(BUILD)' bench/simulate $(ARGS)
 
 bench-targets: ## what the last runs of bench-alloc, bench-programs and bench-pin measured beside what is to be reached
 	$(Q)BUILD='$(BUILD)' bench/verdict $(ARGS)
@@ -127,4 +135,4 @@ papers: ## the papers' numbers beside this machine's: build/papers/papers.txt an
 	$(Q)BUILD='$(BUILD)' REPORT='$(BUILD)/papers' bench/report --papers $(ARGS) || status=$$?; \
 		cat '$(BUILD)/papers/papers.txt'; exit $${status:-0}
 
-.PHONY: report papers bench bench-image bench-kernels bench-helper bench-alloc bench-compare bench-targets bench-programs bench-pin bench-pin-programs bench-replay bench-paging bench-mpi bench-sg bench-uring bench-lend
+.PHONY: report papers bench bench-image bench-kernels bench-helper bench-alloc bench-compare bench-simulate bench-targets bench-programs bench-pin bench-pin-programs bench-replay bench-paging bench-mpi bench-sg bench-uring bench-lend
