@@ -251,6 +251,8 @@ static void heap_postfork_child(void)
 		hp_sparse_forget();
 		hp_repair_forget();
 	} else {
+		if (forking.alone)
+			hp_shards_child();
 		hp_cache_copied();
 	}
 	hp_watch_child();

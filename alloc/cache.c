@@ -24,6 +24,7 @@ static HP_TLS bool exiting; /* destructors of this thread may still call us: the
 static HP_TLS bool keyed; /* exit_key is set for this thread */
 
 static struct hp_cache *registered, *spare;
+static unsigned next_shard; /* new threads are spread over the shards */
 static pthread_key_t exit_key;
 static bool exit_key_made, membarrier_ready;
 static bool unsettled; /* in the last hp_cache_steal(), the owner of some cache may have been active */
@@ -87,15 +88,18 @@ static size_t list_clear(size_t chunk, unsigned *held)
 
 bool hp_shared_clear(unsigned *held)
 {
-	size_t total = 0;
+	bool any = false;
 
 	if (!HP_STAT_GET(listed_bytes))
 		return false;
 	for (unsigned i = 0; i < HP_CLASSES; i++)
-		if (!hp_stack_is_empty(&hp_shared[i]))
-			total += list_clear(hp_stack_take(&hp_shared[i]), held);
-	HP_STAT_COUNT(listed_bytes, -((uint64_t)total << HP_CHUNK_SHIFT));
-	return total;
+		if (!hp_stack_is_empty(&hp_shared[i])) {
+			const size_t n = list_clear(hp_stack_take(&hp_shared[i]), held);
+
+			HP_STAT_COUNT(listed_bytes, -((uint64_t)n << HP_CHUNK_SHIFT));
+			any |= n > 0;
+		}
+	return any;
 }
 
 void hp_cache_clear(struct hp_cache *c, unsigned *held)
@@ -251,7 +255,7 @@ void hp_cache_adopt(void)
 		spare = c->next;
 		c->next = registered;
 		c->tid = tid;
-		c->shard = (unsigned)HP_STAT(threads) % hp_shards();
+		c->shard = next_shard++ % hp_shards();
 		registered = c;
 		HP_STAT_ADD(threads, 1);
 		/* set under the lock: a child forked by a signal handler has this pointer and the list entry, or

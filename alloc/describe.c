@@ -75,6 +75,7 @@ int hugepin_stats(struct hugepin_stats *ret_, size_t size)
 
 	if (!ret_)
 		return -EINVAL;
+	hp_shards_publish();
 	hp_stats_copy(&s);
 	tell_what_is_there(&s);
 	memcpy(ret_, &s, HP_MIN(size, sizeof s));

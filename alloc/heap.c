@@ -88,11 +88,16 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_placement r
 		return h;
 	}
 	hp_cache_adopt();
+	c = hp_cache_self;
 	h = alloc_ready(&r);
 	if (h.p)
 		return h;
+	if (r.crowded) {
+		const unsigned added = hp_shard_add(&hp_span.holes);
+
+		c->shard = added == HP_SHARD_NONE ? c->shard : added;
+	}
 	hp_heap_lock();
-	c = hp_cache_self;
 	if (!hp_cache_limit(c) && (c->listed || hp_cache_slot(c)))
 		empty_own_cache(c);
 	chunk = hp_place(&r);

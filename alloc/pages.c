@@ -182,7 +182,7 @@ size_t hp_extent_create(enum hp_part part, unsigned shard, size_t pages, size_t 
 	for (size_t i = p; i < p + pages; i++)
 		hp_span.page[i] = (struct hp_page){ .state = HP_PAGE_ABSENT,
 						    .extent = (uint32_t)p,
-						    .shard = shard & 15 };
+						    .shard = (uint8_t)shard };
 	hp_span.extent[p] = (struct hp_extent){ .gen = ++hp_span.gen,
 						.pages = (uint32_t)pages,
 						.ahead = flags & HP_EXTENT_AHEAD,

@@ -58,8 +58,8 @@ struct hp_page {
 		in_use : 15; /* in a page that leaves: chunks in buffers, or about to be */
 	uint8_t whole : 1, /* was collapsed: a hugepage, as long as the kernel does not split it (repair.h) */
 		collapses : 1, /* BUSY because it is collapsed: it is mapped, and its buffers are live */
-		holes : 1, /* while a fork copies: a part has no memory (copy.c) */
-		shard : 4; /* of its extent; below HP_SHARDS */
+		holes : 1; /* while a fork copies: a part has no memory (copy.c) */
+	uint8_t shard; /* of its extent */
 	/* The first chunk of the buffer, live or listed, that contains the page's first chunk. Of no meaning if there
 	 * is none. relaxed: hp_heap_lock; a reader believes only the word. */
 	_Atomic uint32_t buffer;

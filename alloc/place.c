@@ -218,11 +218,6 @@ size_t hp_place(struct hp_placement *r)
 	unsigned all = HP_SHARD_ALL;
 	size_t chunk;
 
-	if (r->crowded) {
-		r->crowded = false;
-		hp_shard_add(&hp_span.holes);
-		hp_cache_self->shard = hp_shards() - 1;
-	}
 	r->shard = hp_cache_self->shard;
 	if (should_clear(r))
 		hp_lists_clear(&all);

@@ -12,8 +12,8 @@
  * As long as threads do not meet, all use shard 0, and the whole heap is in one order of addresses. A thread that finds
  * the lock of its shard taken begins a new one, unless there are as many shards as threads (hp_place()).
  */
-#ifndef HP_ALLOC_ARENA_H
-#define HP_ALLOC_ARENA_H
+#ifndef HP_ALLOC_SHARD_H
+#define HP_ALLOC_SHARD_H
 
 #include "alloc/tree.h"
 #include "base/lock.h"
@@ -49,9 +49,9 @@ void hp_heap_lock(void);
 void hp_heap_unlock(void);
 
 /* Count bytes taken, and buffers placed and cleared. The caller holds the shard's lock. With several shards, up to
- * HP_SHARD_COUNTS buffers of each are not yet in the statistics, because a counter that threads share costs more than
- * placing a buffer. Whoever takes hp_heap_lock finds all counted. */
-enum { HP_SHARD_COUNTS = 64 };
+ * HP_SHARD_COUNTS buffers of each, of less than HP_SHARD_BYTES in all, are not yet in the statistics, because a counter
+ * that threads share costs more than placing a buffer. The holder of hp_heap_lock finds and leaves all counted. */
+enum { HP_SHARD_COUNTS = 64, HP_SHARD_BYTES = 4 << 20 };
 void hp_shard_count(unsigned shard, int64_t taken, int placed, int cleared);
 
 /* Whether this thread holds the lock of a shard, or is about to take it. */
@@ -63,11 +63,19 @@ static inline bool hp_heap_mine(void)
 /* Take the lock of this shard, and release that of *held before, unless *held is the same one or HP_SHARD_ALL. */
 void hp_shard_switch(unsigned *held, unsigned shard);
 
-/* Take the lock of a shard. False: it is taken, and one more shard may be used; then this thread holds none. */
+/* Take the lock of a shard. False: another thread places there, and one more shard may be used. Then this thread holds
+ * none. */
 bool hp_shard_lock(unsigned shard);
 
-/* Begin to use one more shard, if there may be more and there is memory for its tree. The caller holds hp_heap_lock,
- * which includes the new shard from then on. */
-void hp_shard_add(struct hp_holes *h);
+/* Begin to use one more shard, if there may be one and there is memory for its tree. The caller holds no lock. Returns
+ * its number, or HP_SHARD_NONE. */
+unsigned hp_shard_add(struct hp_holes *h);
+
+/* In a child of a thread that was alone with threads of our own, and that may hold the lock of one shard: no other lock
+ * is held, because who else holds one only waits for this one in hp_heap_lock(). */
+void hp_shards_child(void);
+
+/* Bring the statistics up to date, unless this thread holds the lock of a shard. */
+void hp_shards_publish(void);
 
 #endif

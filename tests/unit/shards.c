@@ -27,10 +27,11 @@ static void warm(void)
 static void use_shards(unsigned n)
 {
 	warm();
-	hp_heap_lock();
-	while (hp_shards() < n)
+	while (hp_shards() < n) {
+		HP_STAT(threads) += n; /* as if there were so many */
 		hp_shard_add(&hp_span.holes);
-	hp_heap_unlock();
+		HP_STAT(threads) -= n;
+	}
 	EXPECT_EQ(hp_shards(), n);
 }
 
@@ -194,6 +195,34 @@ static void back_home(void)
 TEST(a_freed_buffer_returns_to_the_shard_where_it_lies)
 {
 	in_child(back_home);
+}
+
+/* The child's buffers are one of 70 MiB and one of 3 MiB; what is listed is free there. */
+static void counted_in_a_child(void)
+{
+	void *p, *q, *listed[6];
+	int status;
+	pid_t pid;
+
+	use_shards(3);
+	p = malloc_in(1, 70 * MIB);
+	for (unsigned i = 0; i < 6; i++)
+		listed[i] = malloc_in(i % 3, 300 * KIB);
+	q = malloc_in(2, 3 * MIB);
+	for (unsigned i = 0; i < 6; i++)
+		hugepin_free(listed[i]);
+	pid = fork();
+	if (!pid)
+		_exit(HP_STAT(taken_bytes) != 73 * MIB || HP_STAT(taken_peak_bytes) > 90 * MIB);
+	EXPECT(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
+	EXPECT_EQ(HP_STAT(taken_bytes), 73 * MIB);
+	hugepin_free(p);
+	hugepin_free(q);
+}
+
+TEST(a_child_counts_its_own_buffers)
+{
+	in_child(counted_in_a_child);
 }
 
 /* ------------------------------------------------------------------ the trees */
