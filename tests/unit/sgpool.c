@@ -423,6 +423,45 @@ TEST(a_thousand_queues_take_less_than_64_MiB)
 	mock_cq_free(cq);
 }
 
+static size_t allocated(void)
+{
+	const struct mallinfo2 now = mallinfo2();
+	return now.uordblks + now.hblkhd;
+}
+
+TEST(a_pool_and_its_queues_give_all_their_memory_back_when_they_are_closed)
+{
+	enum { SLOTS = 8, ROUNDS = 20 };
+	struct ibv_qp_cap cap = { .max_send_wr = 16, .max_recv_wr = SLOTS, .max_send_sge = 4, .max_recv_sge = 1 };
+	struct ibv_cq *cq = mock_cq(64);
+	struct mock_qp *qp = mock_qp(IBV_QPT_RC, cq, &cap, NULL), *shared = mock_qp(IBV_QPT_RC, cq, &cap, NULL);
+	struct hugepin_sgpool_attr pa = { .size = sizeof pa, .slots = SLOTS, .recv_slots = SLOTS, .srq = &shared->srq,
+					  .recv = shared_hear };
+	size_t before = 0;
+	for (int round = 0; round < ROUNDS; round++) {
+		if (round == ROUNDS / 2) /* the C library keeps the first seven of each size */
+			before = allocated();
+		struct hugepin_sgq_attr a = { .size = sizeof a, .qp = &qp->qp, .model = &model };
+		hugepin_sgq *q, *with_own_slots;
+		pa.domain = a.domain = domain_of_mock();
+		EXPECT_EQ(hugepin_sgpool_open(&pa, &pool), 0);
+		EXPECT_EQ(hugepin_sgq_open(&a, &with_own_slots), 0);
+		a.pool = pool;
+		EXPECT_EQ(hugepin_sgq_open(&a, &q), 0);
+		EXPECT_EQ(hugepin_sgq_close(q), 0);
+		EXPECT_EQ(hugepin_sgq_close(with_own_slots), 0);
+		mock_qp_free(shared); /* takes its receives along */
+		EXPECT_EQ(hugepin_sgpool_close(pool), 0);
+		EXPECT_EQ(hugepin_domain_close(pa.domain), 0);
+		shared = mock_qp(IBV_QPT_RC, cq, &cap, NULL);
+		pa.srq = &shared->srq;
+	}
+	EXPECT_EQ(allocated(), before);
+	mock_qp_free(shared);
+	mock_qp_free(qp);
+	mock_cq_free(cq);
+}
+
 TEST(what_does_not_suit_a_pool_is_refused)
 {
 	begin_pool(PAIRS, 0);
