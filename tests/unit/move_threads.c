@@ -76,6 +76,25 @@ TEST_BY(in_a_process, with_threads_the_heap_leaves_the_pool_as_buffers_come_and_
 	pthread_join(t, NULL);
 }
 
+TEST_BY(in_a_process, with_threads_only_pages_of_the_pool_leave_it)
+{
+	unsigned char *other;
+	pthread_t t;
+
+	hp_config.pages = HP_PAGES_BASE;
+	other = hugepin_aligned_alloc(HP_PAGE, SIZE);
+	hp_config.pages = HP_PAGES_HUGETLB;
+	take();
+	EXPECT(!pthread_create(&t, NULL, wait_told, NULL));
+	fork_once();
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++)
+		if (hp_span.page[p].state == HP_PAGE_READY)
+			EXPECT_EQ(hp_span.page[p].leaves, hp_span.page[p].kind == HUGEPIN_KIND_HUGETLB);
+	EXPECT(hp_span.page[page_at(buffers[0])].leaves && !hp_span.page[page_at(other)].leaves);
+	told = 1;
+	pthread_join(t, NULL);
+}
+
 static _Atomic int freeing;
 
 static void *free_a_buffer(void *arg)
