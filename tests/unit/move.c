@@ -107,14 +107,31 @@ static long addresses(void)
 	return file_number("/proc/self/statm");
 }
 
-static void again(void)
+static void take_anew(void)
 {
 	for (int i = 0; i < BUFFERS; i++)
 		hugepin_free(buffers[i]);
 	hugepin_purge();
-	hp_span.no_pool = false;
 	take();
+}
+
+static void again(void)
+{
+	hp_span.no_pool = false;
+	take_anew();
 	EXPECT_EQ(pool_left(), BUFFERS * SIZE / HP_PAGE);
+}
+
+TEST_BY(in_a_process, after_one_fork_that_copies_buffers_come_from_the_pool_and_after_two_they_do_not)
+{
+	take();
+	fork_once();
+	take_anew();
+	EXPECT_EQ(pool_left(), BUFFERS * SIZE / HP_PAGE);
+	fork_once();
+	EXPECT_EQ(HP_STAT(forks_copied), 2);
+	take_anew();
+	EXPECT_EQ(pool_left(), 0);
 }
 
 /* Before Linux 6.17, mremap moves at most one mapping. With strict accounting of memory it moves none. */
