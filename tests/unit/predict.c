@@ -173,6 +173,25 @@ TEST(guesses_among_random_uses_are_right_too)
 	}
 }
 
+/* Each guess may follow so many links, or the schedule gives up the others (reg/policy/schedule.c). */
+TEST(the_way_back_to_a_use_long_ago_takes_few_links)
+{
+	enum { RUN = 1000, RUNS = 6 };
+	uint32_t chains[2] = { HP_PREDICT_NONE, HP_PREDICT_NONE };
+	struct hp_predict_guess guess = { 0 };
+	uint64_t now = 0;
+
+	fresh((size_t)4 << 20);
+	for (int i = 0; i <= RUN * RUNS; i++) { /* one region once, the other all the time, and so on */
+		const unsigned region = i % RUN != 0;
+		hp_predict_start(&predict, region, 0, now += 10, &chains[region]);
+	}
+	EXPECT(hp_predict_next(&predict, chains[1], 2, &guess));
+	EXPECT_EQ(guess.low_ns, 10);
+	EXPECT_EQ(guess.samples, RUNS - 1);
+	EXPECT(predict.steps < RUNS * 40);
+}
+
 TEST(followers_are_those_of_the_last_time)
 {
 	uint32_t chains[5] = { HP_PREDICT_NONE, HP_PREDICT_NONE, HP_PREDICT_NONE, HP_PREDICT_NONE, HP_PREDICT_NONE };
