@@ -8,6 +8,7 @@ enum { POPULATE_WRITE = 23 }; /* which older headers lack */
 static struct {
 	size_t longest; /* the longest mapping so far */
 	bool taken; /* the addresses that are asked for are not free */
+	bool no_access; /* only half of the memory is made accessible, and then there is an error */
 	struct {
 		uintptr_t at;
 		size_t len;
@@ -26,6 +27,9 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 			maps.populated[maps.populates].at = (uintptr_t)a, maps.populated[maps.populates].len = (size_t)b;
 		if (maps.populates++ >= maps.refused_from)
 			return result_of(-ENOMEM);
+	} else if (nr == SYS_mprotect && maps.no_access) {
+		raw(nr, a, b / 2, c, d, e, f);
+		return result_of(-ENOMEM);
 	}
 	return result_of(raw(nr, a, b, c, d, e, f));
 }
@@ -95,6 +99,53 @@ TEST(addresses_are_reserved_elsewhere_if_the_random_place_is_taken)
 	maps.taken = true;
 	expect_reserved();
 	maps.taken = false;
+}
+
+/* The permissions and the flags of the mapping at an address, as /proc/self/smaps has them. */
+static bool accessible, dumped;
+
+static void look_at(uintptr_t at)
+{
+	FILE *f = fopen("/proc/self/smaps", "r");
+	uintptr_t start, end;
+	char line[512], rights[5];
+	bool within = false;
+
+	if (!EXPECT(f))
+		return;
+	while (fgets(line, sizeof line, f)) {
+		if (sscanf(line, "%lx-%lx %4s", &start, &end, rights) == 3) {
+			within = start <= at && at < end;
+			accessible = within ? rights[0] == 'r' && rights[1] == 'w' : accessible;
+		} else if (within && !strncmp(line, "VmFlags:", 8)) {
+			dumped = !strstr(line, " dd");
+		}
+	}
+	fclose(f);
+}
+
+/* Otherwise gdb's gcore would write the whole span. */
+TEST(a_dump_has_what_is_accessible_and_nothing_that_is_reserved)
+{
+	const size_t size = 4 * HP_PAGE;
+	uintptr_t base = 0;
+
+	if (!EXPECT_EQ(hp_map_reserve(size, HP_PAGE, &base), 0))
+		return;
+	look_at(base);
+	EXPECT(!accessible && !dumped);
+	EXPECT_EQ(hp_map_normal(base, size, false), HUGEPIN_KIND_BASE);
+	look_at(base);
+	EXPECT(accessible && dumped);
+	EXPECT_EQ(hp_map_release(base, size), 0);
+	look_at(base);
+	EXPECT(!accessible && !dumped);
+	maps.no_access = true;
+	EXPECT_EQ(hp_map_normal(base, size, false), -ENOMEM);
+	maps.no_access = false;
+	look_at(base);
+	EXPECT(!accessible && !dumped);
+	munmap((void *)base, size);
 }
 
 /* The kernel clears a hugepage towards the base page that is touched, and upwards in half the time. */
