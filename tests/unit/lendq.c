@@ -606,9 +606,13 @@ TEST_BY(at_depth_four, a_queue_opens_only_over_what_can_carry_the_messages)
 	a = (struct hugepin_lendq_attr){ .size = sizeof a, .qp = &ud->qp, .domain = domain, .lend = &s->lend };
 	EXPECT_EQ(hugepin_lendq_open(&a, &q), -EOPNOTSUPP);
 	a.qp = &s->qp[0]->qp;
-	a.lend = NULL;
-	EXPECT_EQ(hugepin_lendq_open(&a, &q), -EINVAL);
-	a.lend = &s->lend;
+	struct hugepin_lendq_attr without[] = { a, a, a, a };
+	without[0].qp = NULL;
+	without[1].domain = NULL;
+	without[2].lend = NULL;
+	without[3].flags = HUGEPIN_SGQ_WAIT << 1; /* no flag yet */
+	for (int i = 0; i < 4; i++)
+		EXPECT_EQ(hugepin_lendq_open(&without[i], &q), -EINVAL);
 	EXPECT_EQ(hugepin_lendq_open(&a, NULL), -EINVAL);
 	a.size = 8;
 	EXPECT_EQ(hugepin_lendq_open(&a, &q), -EINVAL);
