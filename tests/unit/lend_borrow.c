@@ -3,6 +3,7 @@
  */
 #include "lend/borrowed.h"
 #include "reg/counts.h"
+#include "tests/unit/allocated.h"
 #include "tests/unit/lend.h"
 
 /* Answers of which only the number is looked at. */
@@ -558,6 +559,24 @@ NODES_TEST(many_keys_of_small_buffers_are_all_hit_without_a_message, HUGEPIN_LEN
 		EXPECT_EQ(hugepin_lend_done(node[1].lend, &key), 0);
 	}
 	EXPECT_EQ(node[1].sends, sends);
+}
+
+TEST(lends_give_all_their_memory_back_when_they_are_closed)
+{
+	enum { ROUNDS = 30, AREA = 1 << 20 };
+	size_t before = 0;
+
+	for (int round = 0; round < ROUNDS; round++) {
+		if (round == ROUNDS / 2)
+			before = allocated();
+		open_nodes(2, round % 2 ? HUGEPIN_LEND_POOL : HUGEPIN_LEND_STATIC, AREA, 4 * AREA, AREA);
+		for (size_t at = 0; at < AREA; at += AREA / 4) {
+			struct hugepin_far key = borrow(1, node[0].memory + at, 64);
+			EXPECT_EQ(hugepin_lend_done(node[1].lend, &key), 0);
+		}
+		close_nodes(2);
+	}
+	EXPECT_EQ(allocated(), before);
 }
 
 T_MAIN

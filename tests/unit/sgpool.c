@@ -5,6 +5,7 @@
 #include <malloc.h>
 
 #include "sge/pool.h"
+#include "tests/unit/allocated.h"
 #include "tests/unit/sgq.h"
 
 /* ------------------------------------------------------------------ the rule */
@@ -423,12 +424,6 @@ TEST(a_thousand_queues_take_less_than_64_MiB)
 	mock_cq_free(cq);
 }
 
-static size_t allocated(void)
-{
-	const struct mallinfo2 now = mallinfo2();
-	return now.uordblks + now.hblkhd;
-}
-
 TEST(a_pool_and_its_queues_give_all_their_memory_back_when_they_are_closed)
 {
 	enum { SLOTS = 8, ROUNDS = 20 };
@@ -439,7 +434,7 @@ TEST(a_pool_and_its_queues_give_all_their_memory_back_when_they_are_closed)
 					  .recv = shared_hear };
 	size_t before = 0;
 	for (int round = 0; round < ROUNDS; round++) {
-		if (round == ROUNDS / 2) /* the C library keeps the first seven of each size */
+		if (round == ROUNDS / 2)
 			before = allocated();
 		struct hugepin_sgq_attr a = { .size = sizeof a, .qp = &qp->qp, .model = &model };
 		hugepin_sgq *q, *with_own_slots;
