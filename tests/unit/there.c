@@ -12,6 +12,7 @@ enum { PAGE = 4096, PAGES = HP_PAGE / PAGE };
 static struct {
 	bool old, absent; /* the kernel has no PAGEMAP_SCAN; there is no /proc */
 	int scans;
+	bool stays; /* a scan gets nowhere */
 } says;
 
 UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
@@ -19,12 +20,16 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	long r;
 
 	says.scans += nr == SYS_ioctl;
-	if (nr == SYS_ioctl && says.old)
+	if (nr == SYS_ioctl && says.old) {
 		r = -ENOTTY;
-	else if (nr == SYS_openat && says.absent)
+	} else if (nr == SYS_ioctl && says.stays) {
+		((struct hp_pagescan *)c)->walk_end = ((struct hp_pagescan *)c)->start;
+		r = 0;
+	} else if (nr == SYS_openat && says.absent) {
 		r = -ENOENT;
-	else
+	} else {
 		r = raw(nr, a, b, c, d, e, f);
+	}
 	return result_of(r);
 }
 
@@ -98,6 +103,18 @@ TEST(what_was_written_to_is_there)
 	says.old = true;
 	touch_and_ask();
 	says.old = false;
+}
+
+TEST(where_the_quick_way_gets_nowhere_the_other_tells)
+{
+	char *p = map(1);
+
+	madvise(p, HP_PAGE, MADV_NOHUGEPAGE);
+	memset(p, 1, HP_PAGE);
+	says.stays = true;
+	is_there(p, HP_PAGE, 0, HP_PAGE);
+	says.stays = false;
+	munmap(p, HP_PAGE);
 }
 
 TEST(of_a_part_the_quick_way_tells_that_part)
