@@ -8,11 +8,12 @@
 #include "tests/unit/kernel.h"
 
 static unsigned asked; /* system calls for the clock */
+static bool refused;
 
 UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
 {
 	asked += nr == SYS_clock_gettime;
-	return result_of(raw(nr, a, b, c, d, e, f));
+	return result_of(nr == SYS_clock_gettime && refused ? -EPERM : raw(nr, a, b, c, d, e, f));
 }
 
 static uint64_t kernels_ns(void)
@@ -41,13 +42,16 @@ TEST(the_clock_takes_no_system_call_where_the_kernel_maps_its_function)
 	EXPECT_EQ(asked, 0);
 }
 
-TEST(the_clock_of_a_thread_is_asked_of_the_kernel)
+TEST(the_clock_of_a_thread_is_asked_of_the_kernel_and_zero_if_that_refuses)
 {
 	const uint64_t before = hp_thread_ns();
 
 	asked = 0;
 	EXPECT(hp_thread_ns() >= before);
 	EXPECT_EQ(asked, 1);
+	refused = true;
+	EXPECT_EQ(hp_thread_ns(), 0);
+	refused = false;
 }
 
 T_MAIN
