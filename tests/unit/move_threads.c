@@ -95,6 +95,24 @@ TEST_BY(in_a_process, with_threads_only_pages_of_the_pool_leave_it)
 	pthread_join(t, NULL);
 }
 
+TEST_BY(in_a_process, a_page_that_has_left_the_pool_goes_with_the_next_tick)
+{
+	pthread_t t;
+
+	take();
+	EXPECT(!pthread_create(&t, NULL, wait_told, NULL));
+	fork_once();
+	hp_heap_tick();
+	for (int i = 0; i < BUFFERS; i++)
+		hugepin_free(buffers[i]);
+	hp_heap_tick();
+	EXPECT_EQ(HP_STAT(hugetlb_bytes), 0);
+	for (size_t p = 1; p < hp_span.end[HP_PART_HEAP]; p++) /* whatever comes there next may stay */
+		EXPECT(!hp_span.page[p].leaves);
+	told = 1;
+	pthread_join(t, NULL);
+}
+
 static _Atomic int freeing;
 
 static void *free_a_buffer(void *arg)
