@@ -424,6 +424,21 @@ TEST(a_thousand_queues_take_less_than_64_MiB)
 	mock_cq_free(cq);
 }
 
+TEST(queues_that_a_pool_refuses_leave_no_number_taken)
+{
+	begin_pool(PAIRS, 0); /* each slot is owed to a queue */
+	hugepin_sgq *q = NULL;
+	struct hugepin_sgq_attr a = { .size = sizeof a, .qp = &pair[0].qp[0]->qp, .domain = domain, .model = &model,
+				      .pool = pool };
+	for (int i = 0; i < 1 << 16; i++) /* as many as there are numbers at a time */
+		if (!EXPECT_EQ(hugepin_sgq_open(&a, &q), -ENOBUFS))
+			break;
+	a.pool = NULL; /* it has slots of its own */
+	if (EXPECT_EQ(hugepin_sgq_open(&a, &q), 0))
+		EXPECT_EQ(hugepin_sgq_close(q), 0);
+	end_pool();
+}
+
 TEST(a_pool_and_its_queues_give_all_their_memory_back_when_they_are_closed)
 {
 	enum { SLOTS = 8, ROUNDS = 20 };
