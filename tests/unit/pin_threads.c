@@ -206,10 +206,17 @@ static void *take_for_opener(void *opened)
 	return NULL;
 }
 
-TEST(a_domain_whose_opener_has_ended_is_closed_by_another_thread)
+static void *close_for_opener(void *d)
+{
+	EXPECT_EQ(hugepin_domain_close(d), -EPERM);
+	return NULL;
+}
+
+TEST(a_domain_whose_opener_has_ended_is_closed_by_another_thread_and_the_next_in_its_place_is_not)
 {
 	struct opened o = { .p = map(MIB) };
 	bool same = false;
+	hugepin_domain *next;
 	pthread_t opener, t;
 	long calls;
 
@@ -233,6 +240,13 @@ TEST(a_domain_whose_opener_has_ended_is_closed_by_another_thread)
 	EXPECT_EQ(hugepin_domain_close(o.d), 2); /* both registrations remain */
 	EXPECT_EQ(device.deregs, 2);
 	EXPECT_EQ(device.closed, 1);
+	device_reset(&device);
+	device.limits.flags = HUGEPIN_LIMIT_OPENER;
+	next = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	EXPECT(next == o.d);
+	pthread_create(&t, NULL, close_for_opener, next);
+	pthread_join(t, NULL);
+	close_empty(&device, next);
 	munmap(o.p, MIB);
 }
 
