@@ -612,4 +612,23 @@ TEST(a_full_queue_of_ranges_forgets_none)
 		EXPECT(g.range[j].start > 0x8000); /* nothing below the first */
 }
 
+TEST(what_was_discarded_for_one_domain_is_nothing_to_the_next_in_its_place)
+{
+	const struct hugepin_attr attr = { .policy = HUGEPIN_POLICY_LRU, .watch = HUGEPIN_WATCH_PROGRAM };
+	hugepin_domain *d, *next;
+	char *p = map(4096);
+
+	device_reset(&device);
+	d = device_open(&device, (struct hugepin_limits){ 0 }, attr);
+	hp_domain_lock(d);
+	hp_gone_late_on(&d->late_gone, (uintptr_t)p, (uintptr_t)p + 4096); /* as after a discard */
+	hp_domain_unlock(d);
+	close_empty(&device, d);
+	next = device_open(&device, (struct hugepin_limits){ 0 }, attr);
+	EXPECT(next == d);
+	EXPECT(!hp_gone_late(next, (uintptr_t)p, (uintptr_t)p + 4096));
+	close_empty(&device, next);
+	munmap(p, 4096);
+}
+
 T_MAIN
