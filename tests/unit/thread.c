@@ -678,6 +678,34 @@ TEST(so_does_one_that_the_c_library_knows)
 	sleeps_and_ends(1);
 }
 
+/* Whoever wants one may ask at each call of the program. */
+TEST(one_that_the_c_library_could_not_make_is_not_asked_of_it_for_a_thousand_times)
+{
+	int status = -1;
+	pid_t child;
+
+	BARE_ONLY();
+	child = fork_anew();
+	if (child == 0) {
+		struct rlimit old, none = { 0 };
+		int tries = 0;
+
+		sleeper = &sleepers[1];
+		EXPECT_EQ(getrlimit(RLIMIT_AS, &old), 0);
+		none.rlim_max = old.rlim_max;
+		EXPECT_EQ(setrlimit(RLIMIT_AS, &none), 0); /* no stack */
+		EXPECT(!hp_thread_start(sleeper, &sleeping[1], NULL, -1));
+		EXPECT_EQ(setrlimit(RLIMIT_AS, &old), 0);
+		while (tries < 5000 && !hp_thread_start(sleeper, &sleeping[1], NULL, -1))
+			tries++;
+		EXPECT_EQ(tries, 1024);
+		hp_thread_end(sleeper);
+		_exit(t_failures != 0);
+	}
+	EXPECT(waitpid(child, &status, 0) == child);
+	EXPECT_EQ(status, 0);
+}
+
 static void *start_and_end(void *kind)
 {
 	for (int i = 0; i < 300; i++) {
