@@ -601,6 +601,20 @@ TEST(the_last_to_leave_removes_the_file)
 	rm();
 }
 
+/* A process cannot tell whether those of another namespace live. */
+TEST(the_processes_of_a_namespace_of_process_numbers_have_a_file_for_themselves)
+{
+	int fd = fresh();
+	struct stat ns;
+	char name[100];
+
+	EXPECT_EQ(stat("/proc/self/ns/pid", &ns), 0);
+	snprintf(name, sizeof name, "/hugepin-helpers.%u.%ju", geteuid(), (uintmax_t)ns.st_ino);
+	EXPECT(strcmp(path + strlen(directory), name) == 0);
+	close(fd);
+	rm();
+}
+
 TEST(a_file_that_was_removed_is_made_anew)
 {
 	struct hp_share_verdict v;
