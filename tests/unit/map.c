@@ -1,4 +1,7 @@
 #include "alloc/map.h"
+
+#include <sys/personality.h>
+
 #include "base/base.h"
 #include "t.h"
 #include "tests/unit/kernel.h"
@@ -92,6 +95,27 @@ TEST(addresses_are_reserved_without_taking_more_for_a_moment)
 	for (int i = 0; i < 100; i++)
 		expect_reserved();
 	EXPECT_EQ(maps.longest, 9 * HP_PAGE);
+}
+
+TEST(addresses_are_reserved_at_a_random_place_below_the_one_of_the_kernels_choice)
+{
+	const size_t size = 8 * HP_PAGE;
+	uintptr_t base = 0, before = 0;
+	bool differs = false;
+
+	if (personality(0xffffffff) & ADDR_NO_RANDOMIZE)
+		SKIP("the program's addresses are to be the same each time");
+	for (int i = 0; i < 10; i++, before = base) {
+		void *p = mmap(NULL, size + HP_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		munmap(p, size + HP_PAGE);
+		if (!EXPECT_EQ(hp_map_reserve(size, HP_PAGE, &base), 0))
+			return;
+		EXPECT(base + size <= (uintptr_t)p);
+		differs |= before && base != before;
+		munmap((void *)base, size);
+	}
+	EXPECT(differs);
 }
 
 TEST(addresses_are_reserved_elsewhere_if_the_random_place_is_taken)
