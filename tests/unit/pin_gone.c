@@ -581,6 +581,12 @@ TEST(a_full_set_of_late_discards_forgets_none_and_shrinks)
 	hp_gone_late_off(&late, (uintptr_t)RANGES * 16 + 1, (uintptr_t)RANGES * 16 + 2);
 	EXPECT_EQ(late.count, HP_LATE_MAX);
 	EXPECT(hp_ranges_next(&late, (uintptr_t)RANGES * 16)->end == RANGES * 16 + 4);
+	/* A part at either end needs none. */
+	hp_gone_late_off(&late, 16, 17);
+	EXPECT_EQ(late.at[0].start, 17);
+	const uintptr_t end = late.at[0].end;
+	hp_gone_late_off(&late, end - 1, end);
+	EXPECT_EQ(late.at[0].end, end - 1);
 	hp_gone_late_off(&late, 0, (uintptr_t)RANGES * 16);
 	EXPECT_EQ(late.count, 1);
 	hp_gone_late_off(&late, (uintptr_t)RANGES * 16 + 1, (uintptr_t)RANGES * 16 + 2);
