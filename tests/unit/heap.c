@@ -565,6 +565,27 @@ static void work_hard(void)
 		hugepin_free(mine[i].p);
 }
 
+/* It cannot start the thread that gives memory back, and shares all memory with its parent. */
+TEST(after_a_child_of_vfork_has_wanted_a_tick_the_next_call_of_the_parent_asks_again)
+{
+	__typeof__(hp_ticking.by) by = hp_ticking.by;
+	pid_t pid;
+	int status = -1;
+
+	use_heap();
+	EXPECT(hp_cache_limit(hp_cache_self) > 0);
+	hp_ticking.by = HP_TICKS_STARTING; /* as hp_want_tick() leaves it */
+	pid = vfork();
+	if (pid == 0) {
+		hp_ask_tick(true);
+		syscall(SYS_exit_group, 0);
+	}
+	EXPECT(waitpid(pid, &status, 0) == pid && status == 0);
+	EXPECT_EQ(hp_ticking.by, HP_TICKS_NONE);
+	EXPECT_EQ(hp_cache_limit(hp_cache_self), 0);
+	hp_ticking.by = by;
+}
+
 TEST_BY(emptied, ticks_and_purges_disturb_no_working_thread)
 {
 	pthread_t worker;
