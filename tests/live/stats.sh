@@ -357,6 +357,8 @@ ln -s "$t/files/target" "$t/files/link"
 refused() { told "file:$t/files/link" keep 100; [ "$(cat "$t/told")" = "hugepin: HUGEPIN_STATS: $t/files/link cannot be written: error 1" ] && [ ! -e "$t/files/target" ] || show; }
 works 'a link is refused' refused
 says 'a file that cannot be written is reported' 0 "^hugepin: HUGEPIN_STATS: $t/none/x cannot be written: error 2\$" with env HUGEPIN_STATS="file:$t/none/x" "$t/memory" keep 100
+closed() { told "file:$t/files/closed" keep 100 <&- && [ ! -s "$t/told" ] && grep -q '^advice.text ' "$t/files/closed" || show; }
+works 'a program without standard input writes it as well' closed
 limited() { (ulimit -f 0; with env HUGEPIN_STATS="file:$t/files/limited" "$t/memory" keep 100); }
 says 'and a limit of its size does not end the program' 0 '^hugepin: HUGEPIN_STATS: the file could not be written whole$' limited
 echo 'a file that was much longer than what is going to be there, or so it seems, at least in its first line' >"$t/files/long"
