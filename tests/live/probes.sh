@@ -68,6 +68,10 @@ else
 			grep -q "^@@ $name " "$t/gdb.out" || echo "$name"
 		done | diff /dev/null -; }
 		works 'each probe was passed' passed
+		# A domain has a small number, and a region lies behind the first pages.
+		in_order() { awk '$1 == "@@" && $2 ~ /^(registration|deregistration|eviction|invalidation|uncached)$/ &&
+			($3 > 9999 || $4 < 65536 || $5 < 1 || $5 > 2 ^ 40)' "$t/gdb.out" | diff /dev/null -; }
+		works 'what is told of a region begins with its domain, address and bytes' in_order
 		once() { [ "$(sed -n 's/^@@ invalidation [0-9]* [0-9]* \([0-9]*\) 0 [0-9]* \([0-9]*\)$/\1 \2/p' "$t/gdb.out")" = '1048576 1048576' ]; }
 		works 'an invalidation tells which memory went away' once
 	fi
