@@ -2,6 +2,7 @@
  * Decisions of the lending side, by themselves: nothing is pinned or sent. Memory is a range of numbers.
  */
 #include "tests/any.h"
+#include "tests/unit/allocated.h"
 #include "tests/unit/lend_lender.h"
 
 TEST(a_static_share_is_of_whole_buckets_of_the_largest_size_that_fits)
@@ -572,6 +573,23 @@ LENDER_TEST(a_piece_that_does_not_fit_beside_what_is_in_use_is_made_smaller, HUG
 	act = run(&q);
 	EXPECT(act.step == HP_STEP_LEND && act.bucket->want == 2 * MIB);
 	hp_lender_unwait(&ln, &q);
+}
+
+TEST(a_lender_is_freed_with_all_that_is_lent_and_idle)
+{
+	size_t before = 0;
+
+	for (int round = 0; round < 30; round++) {
+		if (round == 15)
+			before = allocated();
+		begin(HUGEPIN_LEND_POOL, 256 * MIB, 64 * MIB);
+		for (unsigned i = 0; i < 4; i++)
+			EXPECT_EQ(ask(i % 2, BASE + i * 64 * MIB).step, HP_STEP_LEND);
+		give_back(TAILQ_FIRST(&ln.holder[0].loans), false);
+		EXPECT(ln.lent && ln.idle);
+		hp_lender_free(&ln);
+	}
+	EXPECT_EQ(allocated(), before);
 }
 
 T_MAIN
