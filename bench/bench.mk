@@ -51,7 +51,7 @@ $(BENCH)/fork-parts: bench/fork.c $(BUILD)/flags
 	$(bench_program)
 $(addprefix $(BENCH)/,replay paging lend): bench/trace.c bench/trace.h bench/numbers.h
 
-tests: $(if $(SAN),,$(addprefix $(BENCH)/,replay paging shapes uring lend sg gather counted))
+tests: $(if $(SAN),,$(addprefix $(BENCH)/,replay paging shapes uring lend sg gather counted version))
 bench: $(addprefix $(BENCH)/,alloc access version warm nothing.so borrow fork fork-parts) $(BENCH_PAPI)
 bench-pin-programs: $(BENCH)/pin $(BENCH_UCX) $(BENCH)/warm
 

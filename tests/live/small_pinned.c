@@ -298,7 +298,7 @@ TEST(every_piece_lies_in_an_extent_and_is_pinned_by_its_key)
 	churn_run(20000); /* such as tables of the heap and of the pin cache, and stacks */
 	before = elsewhere();
 	churn_run(ROUNDS);
-	EXPECT(elsewhere() <= before);
+	EXPECT(elsewhere() <= before + 32 * MIB); /* threads that meet begin shards, which have tables */
 	s = stats();
 	EXPECT_EQ(s.small_outside_bytes, 0);
 	/* Extents are registered as they are made. A pin that comes earlier misses once. */
