@@ -349,7 +349,7 @@ static void several_at_work(void)
 	use_shards(3);
 	for (uintptr_t i = 0; i < THREADS; i++)
 		pthread_create(&t[i], NULL, work, (void *)(i + 1));
-	for (long i = 0; i < (set ? rounds : rounds / SLOWER); i++) {
+	for (long i = 0; i < (set ? rounds : rounds / SLOWER) || placed <= 1000; i++) {
 		pthread_kill(t[rnd(THREADS)], SIGUSR1);
 		switch (rnd(4)) {
 		case 0:
