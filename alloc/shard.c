@@ -93,14 +93,10 @@ void hp_shard_switch(unsigned *held, unsigned shard)
 bool hp_shard_lock(unsigned shard)
 {
 	HP_ASSERT(hp_locks_held < 1u << HP_LOCK_RANK_HEAP);
-	hp_locks_held |= 1u << HP_LOCK_RANK_HEAP; /* first, as in hp_lock() */
-	hp_barrier_handler();
-	if (!hp_lock_try(&hp_shard[shard].lock)) {
-		if (may_add() && !atomic_load_explicit(&all_held, memory_order_relaxed)) {
-			hp_locks_held &= ~(1u << HP_LOCK_RANK_HEAP);
+	if (!hp_trylock(&hp_shard[shard].lock)) {
+		if (may_add() && !atomic_load_explicit(&all_held, memory_order_relaxed))
 			return false;
-		}
-		hp_lock_wait(&hp_shard[shard].lock);
+		hp_lock(&hp_shard[shard].lock);
 	}
 	mine = shard;
 	return true;

@@ -10,7 +10,7 @@
  * shard while it holds that of another one.
  *
  * As long as threads do not meet, all use shard 0, and the whole heap is in one order of addresses. A thread that finds
- * the lock of its shard taken begins a new one, unless there are as many shards as threads (hp_place()).
+ * the lock of its shard taken begins a new one, unless there are as many shards as threads (hp_shard_lock()).
  */
 #ifndef HP_ALLOC_SHARD_H
 #define HP_ALLOC_SHARD_H

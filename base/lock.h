@@ -86,10 +86,14 @@ static inline void hp_lock(struct hp_lock *l)
 /* May be called in any order of ranks, since it never blocks. */
 static inline bool hp_trylock(struct hp_lock *l)
 {
-	if (!hp_lock_try(l))
-		return false;
+	const unsigned before = hp_locks_held;
+
 	hp_locks_held |= 1u << l->rank;
-	return true;
+	hp_barrier_handler();
+	if (hp_lock_try(l))
+		return true;
+	hp_locks_held = before;
+	return false;
 }
 
 static inline void hp_unlock(struct hp_lock *l)
