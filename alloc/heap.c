@@ -98,7 +98,7 @@ __attribute__((noinline)) struct hp_handed hp_alloc_locked(struct hp_placement r
 		c->shard = added == HP_SHARD_NONE ? c->shard : added;
 	}
 	hp_heap_lock();
-	if (!hp_cache_limit(c) && (c->listed || hp_cache_slot(c)))
+	if (!hp_cache_limit(c) && hp_span.opened) /* before the first extent no word is accessible */
 		empty_own_cache(c);
 	chunk = hp_place(&r);
 	/* Memory may be short because the heap keeps idle memory. Purge, unless the idle memory is too little to help. */

@@ -313,6 +313,39 @@ TEST_BY(emptied, a_thread_that_only_frees_has_lists_of_its_own)
 	pthread_join(t, NULL);
 }
 
+#define OTHERS_FREED 80
+
+static void *only_allocate(void *buffers_)
+{
+	void **p = buffers_;
+
+	for (int i = 0; i < 4; i++)
+		p[i] = hugepin_malloc(256 * KIB);
+	return NULL;
+}
+
+/* The first buffer comes from the tree, and the thread is admitted. The other three come from the shared lists. */
+TEST_BY(emptied, a_thread_that_only_allocates_gets_what_others_have_freed)
+{
+	void *p[OTHERS_FREED], *taken[4], *keep = hugepin_malloc(9 * MIB);
+	uint64_t relisted;
+	pthread_t t;
+
+	for (int i = 0; i < OTHERS_FREED; i++)
+		p[i] = hugepin_malloc(256 * KIB);
+	for (int i = 0; i < OTHERS_FREED; i++)
+		hugepin_free(p[i]);
+	EXPECT(HP_STAT(listed_bytes) >= MIB);
+	EXPECT(hugepin_realloc(keep, MIB) == keep); /* a hole that has memory */
+	relisted = HP_STAT(relisted);
+	pthread_create(&t, NULL, only_allocate, taken);
+	pthread_join(t, NULL);
+	EXPECT_EQ(HP_STAT(relisted) - relisted, 3);
+	for (int i = 0; i < 4; i++)
+		hugepin_free(taken[i]);
+	hugepin_free(keep);
+}
+
 /* ------------------------------------------------------------------ decay */
 
 TEST_BY(emptied, free_memory_leaves_after_its_time_and_not_before)
