@@ -571,7 +571,7 @@ static int check_program(char **argv, const char *options)
 int hp_check_main(int argc, char **argv)
 {
 	static const struct option longs[] = { { "json", no_argument, NULL, 'j' } };
-	static const struct hp_run_more more = { "+t:n:", longs, 1, take_option };
+	static const struct hp_run_more more = { "+t:n:", longs, 1, take_option, NULL };
 	char **const before = calloc((size_t)hp_options_count, sizeof *before);
 	const char *const preload = getenv("LD_PRELOAD");
 	char library[PATH_MAX], why[PATH_MAX + 256], options[512];

@@ -19,6 +19,8 @@ struct hp_library {
 	const char *file;   /* the name that the loader knows */
 	const char *what;   /* it is for */
 	const char *option; /* of `hugepin run`, which preloads the library; NULL: there is none */
+	const char *words; /* values that the option may have, as struct hp_option has them; NULL: it takes none */
+	const char *variable; /* which the value becomes */
 };
 extern const struct hp_library hp_libraries[HP_LIBRARIES];
 

@@ -103,6 +103,8 @@ int hp_run_take_options(int argc, char **argv, const struct hp_run_more *more)
 			perror(argv[0]);
 			goto out;
 		}
+		if (more && more->given)
+			more->given(o);
 	}
 	if (optind < argc)
 		found = optind;
@@ -240,12 +242,29 @@ static void warn_of_empty_pool(void)
 /* ------------------------------------------------------------------ libraries that are asked for */
 
 static bool wanted[HP_LIBRARIES];
+static bool has_policy; /* --policy is on the command line */
 
 static int want(int letter, const char *argument)
 {
-	(void)argument;
+	const struct hp_library *l = &hp_libraries[letter - 1];
+	const struct hp_option value = { .type = HP_WORD, .words = l->words };
+	char accepts[64];
+	int64_t unused;
+
 	wanted[letter - 1] = true;
-	return 0;
+	if (!argument)
+		return 0;
+	if (hp_option_parse(&value, argument, &unused)) {
+		fprintf(stderr, "hugepin run: --%s=%s is not understood: it takes %s\n", l->option, argument,
+			hp_option_accepts(&value, accepts, sizeof accepts));
+		return -1;
+	}
+	return setenv(l->variable, argument, 1);
+}
+
+static void note_policy(const struct hp_option *o)
+{
+	has_policy |= !strcmp(o->name, "HUGEPIN_POLICY");
 }
 
 /* The options of the table. Returns how many there are. */
@@ -255,7 +274,9 @@ static int library_options(struct option longs[HP_LIBRARIES])
 
 	for (int i = 0; i < HP_LIBRARIES; i++)
 		if (hp_libraries[i].option)
-			longs[n++] = (struct option){ hp_libraries[i].option, no_argument, NULL, i + 1 };
+			longs[n++] = (struct option){ hp_libraries[i].option,
+						      hp_libraries[i].words ? optional_argument : no_argument, NULL,
+						      i + 1 };
 	return n;
 }
 
@@ -263,7 +284,45 @@ static void print_library_options(void)
 {
 	for (const struct hp_library *l = hp_libraries; l < hp_libraries + HP_LIBRARIES; l++)
 		if (l->option)
-			printf("  --%s\n      preloads %s, which %s.\n", l->option, l->file, l->what);
+			printf("  --%s%s\n      preloads %s, which %s.\n", l->option, l->words ? "[=WORD]" : "", l->file,
+			       l->what);
+}
+
+/* Only one rank of a job speaks for all. */
+static bool is_first_rank(void)
+{
+	static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK" };
+
+	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+		const char *rank = getenv(names[i]);
+
+		if (rank)
+			return !strcmp(rank, "0");
+	}
+	return true;
+}
+
+/* A policy of ours has a say in what UCX and libfabric register if these keep nothing themselves. What the user has set
+ * stays. */
+static int let_policy_decide(const char *library)
+{
+	static const char *const off[][2] = { { "UCX_RCACHE_ENABLE", "n" },
+					      { "UCX_IB_REG_METHODS", "direct" },
+					      { "FI_MR_CACHE_MAX_COUNT", "0" } };
+	char path[PATH_MAX];
+
+	if (!has_policy || !hp_run_beside(library, hp_libraries[HP_LIBRARY_VERBSCACHE].file, path))
+		return 0;
+	wanted[HP_LIBRARY_VERBSCACHE] = true;
+	for (size_t i = 0; i < sizeof off / sizeof *off; i++)
+		if (setenv(off[i][0], off[i][1], 0))
+			return -1;
+	if (is_first_rank())
+		fprintf(stderr,
+			"hugepin run: --policy: registrations of UCX and libfabric are left to it (%s=%s %s=%s %s=%s)%s\n",
+			off[0][0], getenv(off[0][0]), off[1][0], getenv(off[1][0]), off[2][0], getenv(off[2][0]),
+			getenv("HUGEPIN_X_VERBS_CACHE") ? "" : "; what peers may reach is kept with --verbs-cache=remote alone");
+	return 0;
 }
 
 /* Put the libraries that are wanted before the drop-in, in whose directory they are. */
@@ -291,7 +350,7 @@ int hp_run_main(int argc, char **argv)
 {
 	char library[PATH_MAX], why[PATH_MAX + 256];
 	struct option longs[HP_LIBRARIES];
-	const struct hp_run_more more = { "+", longs, library_options(longs), want };
+	const struct hp_run_more more = { "+", longs, library_options(longs), want, note_policy };
 	const int program = hp_run_take_options(argc, argv, &more);
 
 	if (program <= 0) {
@@ -307,7 +366,7 @@ int hp_run_main(int argc, char **argv)
 		fprintf(stderr, "hugepin run: %s\n", library);
 		return HP_EXIT_REFUSED;
 	}
-	if (hp_run_preload(argv[0], library) || preload_wanted(argv[0], library))
+	if (hp_run_preload(argv[0], library) || let_policy_decide(library) || preload_wanted(argv[0], library))
 		return HP_EXIT_REFUSED;
 	int status = hp_target_check(argv[program], why, sizeof why);
 	if (!status) {

@@ -26,6 +26,7 @@ struct hp_run_more {
 	const struct option *longs; /* their `val` is below 256 */
 	int count;
 	int (*take)(int letter, const char *argument); /* not 0: refused, with a message on stderr */
+	void (*given)(const struct hp_option *); /* an option of the table is on the command line; NULL: never mind */
 };
 
 /* Turn the options of the table into environment variables, and hand the others on. more: NULL if there are none.

@@ -83,6 +83,18 @@ check 'keeps what was preloaded, behind its own' 0 "^$t/lib/libhugepin-malloc\.s
 
 check 'preloads a library that is asked for, before its own' 0 "^$t/lib/libhugepin-verbscache\.so\.0:$t/lib/libhugepin-malloc\.so\.0:" \
 	"$hugepin" run --verbs-cache printenv LD_PRELOAD
+check 'passes on which registrations are kept' 0 '^remote$' "$hugepin" run --verbs-cache=remote printenv HUGEPIN_X_VERBS_CACHE
+check 'with a policy it preloads the cache of registrations' 0 "^$t/lib/libhugepin-verbscache\.so\.0:$t/lib/libhugepin-malloc" \
+	"$hugepin" run --policy=predict printenv LD_PRELOAD
+check 'and turns off those of UCX and libfabric' 0 '^FI_MR_CACHE_MAX_COUNT=0 UCX_IB_REG_METHODS=direct UCX_RCACHE_ENABLE=n$' \
+	"$hugepin" run --policy=predict sh -c 'env | sort | grep -E "^(UCX|FI)_" | xargs'
+check 'unless the user has set their variables' 0 '^FI_MR_CACHE_MAX_COUNT=7 UCX_IB_REG_METHODS=direct UCX_RCACHE_ENABLE=y$' env UCX_RCACHE_ENABLE=y FI_MR_CACHE_MAX_COUNT=7 \
+	"$hugepin" run --policy=predict sh -c 'env | sort | grep -E "^(UCX|FI)_" | xargs'
+check 'and says so, and what is not kept' 0 \
+	'--policy: .*left to it \(UCX_RCACHE_ENABLE=n UCX_IB_REG_METHODS=direct FI_MR_CACHE_MAX_COUNT=0\); what peers .*=remote alone$' \
+	"$hugepin" run --policy=lru true
+check 'once for all ranks' 0 '^$' env OMPI_COMM_WORLD_RANK=1 "$hugepin" run --policy=lru --verbs-cache=remote true
+check 'not for a policy in the environment' 0 '^$' env HUGEPIN_POLICY=lru "$hugepin" run true
 check 'says nothing of the variables of other libraries' 0 '^$' env HUGEPIN_X_MPI_MIN=few "$hugepin" run true
 
 # ---------------------------------------------------------------- run: what is refused
@@ -90,6 +102,8 @@ check 'says nothing of the variables of other libraries' 0 '^$' env HUGEPIN_X_MP
 mkdir "$t/few" && cp -P "$t"/lib/libhugepin{,-malloc}.so* "$t/few" && cp "$hugepin" "$t/few"
 check 'refuses a library that is not installed' 125 "run: --hooks: $t/few/libhugepin-hooks\.so\.0 is not installed$" \
 	"$t/few/hugepin" run --hooks true
+refuses 'an unknown word for the peers' 2 '--verbs-cache=peers is not understood: it takes one of off, local, remote$' \
+	--verbs-cache=peers touch
 refuses 'an unknown option' 2 "unrecognized option '--speed=1'" --speed=1 touch
 check 'wants a program' 2 'which program' "$hugepin" run --
 while read -r option accepts; do
@@ -108,6 +122,7 @@ done <<'END'
 --reserve=-1 a number from 0 to 1073741824
 --reserve=1073741825 a number from 0 to 1073741824
 --reserve=4K a number from 0 to 1073741824
+--pin-budget=some max or a size from 0 to 1024T
 --decay=1h a time in ms or s from 0 to 1099511627776ms
 --stats=yes 0, 1, 2 or file:FILE
 END
