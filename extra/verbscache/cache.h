@@ -7,14 +7,13 @@
 
 #include <infiniband/verbs.h>
 #include <stdatomic.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 /* What was asked of this library, by the program. */
 #define HP_VERBSCACHE_COUNTERS(X)                                                                                      \
 	X(asked)      /* registrations asked for */                                                                    \
-	X(kept)	      /* answered by one that was kept */                                                              \
-	X(made)	      /* made by libibverbs */                                                                         \
+	X(kept)	      /* answered by one that was there */                                                             \
+	X(made)	      /* made by libibverbs when they were asked for */                                                \
 	X(given_back) /* deregistrations asked for */
 
 struct hp_verbscache_counters {
@@ -25,10 +24,6 @@ struct hp_verbscache_counters {
 extern struct hp_verbscache_counters hp_verbscache_counters;
 #define HP_VERBSCACHE_COUNT(name)                                                                                      \
 	((void)atomic_fetch_add_explicit(&hp_verbscache_counters.name, 1, memory_order_relaxed))
-
-/* Whether this process has the cache. The first that asks has it. A child of fork has its parent's registrations, and
- * no part in the cache: there only this function may be called. */
-bool hp_cache_is_ours(void);
 
 /* ibv_reg_mr: by a kept registration, or a new one, which may be kept later. */
 struct ibv_mr *hp_cache_reg(struct ibv_pd *pd, void *addr, size_t len, unsigned access);
@@ -43,8 +38,7 @@ int hp_cache_dereg(struct ibv_mr *mr);
 /* The registration is not to be kept. It may be one that the cache does not know. */
 void hp_cache_disown(const struct ibv_mr *mr);
 
-/* Deregister what is kept of a protection domain (NULL: of all) of a device (NULL: of all). When this returns, none of
- * these is being deregistered by another thread. Returns whether there was one. */
-bool hp_cache_drop(const struct ibv_pd *pd, const struct ibv_context *context);
+/* The same for all of a protection domain (NULL: of all) of a device (NULL: of all). */
+void hp_cache_disown_all(const struct ibv_pd *pd, const struct ibv_context *context);
 
 #endif

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "cache.h"
+#include "domain.h"
 #include "hugepin.h"
 #include "options.h"
 #include "real.h"
@@ -82,7 +83,7 @@ EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *a
 		hp_cache_disown(mr);
 		/* Without room for the new range the registration would be lost: make room before. */
 		if (flags & IBV_REREG_MR_CHANGE_TRANSLATION)
-			hp_cache_drop(NULL, NULL);
+			hp_pds_trim();
 	}
 	return real->rereg(mr, flags, pd, addr, len, access);
 }
@@ -105,20 +106,27 @@ EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
 {
 	const struct hp_real *real = hp_real();
+	const bool aside = stands_aside();
 	bool before = freeing;
 	int err;
 
 	if (!real)
 		return ENOSYS;
-	if (!stands_aside())
-		hp_cache_drop(pd, NULL);
+	hp_pds_pause();
+	if (!aside)
+		hp_pds_close(pd, NULL);
 	freeing = true;
 	err = real->dealloc_pd(pd);
 	freeing = before;
+	if (!aside && !err) {
+		hp_cache_disown_all(pd, NULL); /* they have gone by calls that did not come here */
+		hp_pds_close(pd, NULL);
+	}
+	hp_pds_resume();
 	return err;
 }
 
-/* A program may close a device and leave protection domains to the kernel. */
+/* A program may close a device and leave protection domains and registrations to the kernel. */
 EXPORT int ibv_close_device(struct ibv_context *context)
 {
 	const struct hp_real *real = hp_real();
@@ -127,10 +135,23 @@ EXPORT int ibv_close_device(struct ibv_context *context)
 
 	if (!real)
 		return ENOSYS;
-	if (!stands_aside())
-		hp_cache_drop(NULL, context);
+	hp_pds_pause();
+	if (!stands_aside()) {
+		hp_cache_disown_all(NULL, context);
+		hp_pds_close(NULL, context);
+	}
 	freeing = true;
 	err = real->close_device(context);
 	freeing = before;
+	hp_pds_resume();
 	return err;
+}
+
+/* Called by libhugepin-mpi.so, which finds it by its name: a transfer of these bytes is announced, or comes to a phase
+ * (hugepin_prefetch). Any thread. */
+EXPORT void hugepin_verbscache_phase(const void *addr, size_t len, unsigned phase);
+void hugepin_verbscache_phase(const void *addr, size_t len, unsigned phase)
+{
+	if (len && !stands_aside())
+		hp_pds_phase(addr, len, phase);
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cache.h"
+#include "domain.h"
 
 static enum hp_verbscache_mode mode = HP_VERBSCACHE_LOCAL;
 

@@ -70,6 +70,61 @@ works 'a program of such a library compiles' cc -o "$t/within/user" "$t/user.c" 
 within() { LD_LIBRARY_PATH="$t/within" LD_PRELOAD="$cache" "$t/within/user" register; }
 says 'libibverbs within another library is found' 0 '^made [13] gone [03]$' within
 
+# The place in the program that asks, by which a policy tells uses apart.
+cat >"$t/spy.c" <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+int hugepin_pin_at(void *domain, const void *addr, size_t len, unsigned access, void *pin, uintptr_t site)
+{
+	int (*next)(void *, const void *, size_t, unsigned, void *, uintptr_t) = dlsym(RTLD_NEXT, "hugepin_pin_at");
+	Dl_info i = { 0 };
+	printf("from %s\n", site && dladdr((void *)(site - 1), &i) && i.dli_sname ? i.dli_sname : "nowhere");
+	return next(domain, addr, len, access, pin, site);
+}
+END
+cat >"$t/stack.c" <<'END'
+#include <infiniband/verbs.h>
+void deep(struct ibv_pd *pd, void *p) { ibv_dereg_mr(ibv_reg_mr(pd, p, 65536, IBV_ACCESS_LOCAL_WRITE)); }
+void send_all(struct ibv_pd *pd, void *p) { deep(pd, p); }
+END
+cat >"$t/caller.c" <<'END'
+#include <infiniband/verbs.h>
+#include <sys/mman.h>
+void send_all(struct ibv_pd *, void *);
+__attribute__((noinline)) void one_place(struct ibv_pd *pd, void *p) { send_all(pd, p); __asm__ volatile("" ::: "memory"); }
+__attribute__((noinline)) void another_place(struct ibv_pd *pd, void *p) { send_all(pd, p); __asm__ volatile("" ::: "memory"); }
+int main(void)
+{
+	struct ibv_context context = { 0 };
+	struct ibv_pd pd = { .context = &context };
+	void *p = mmap(0, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	one_place(&pd, p);
+	another_place(&pd, p);
+	return 0;
+}
+END
+cat >"$t/mpi.c" <<'END'
+#include <stdint.h>
+void place_of_mpi(void) { __asm__ volatile("nop; nop; nop"); }
+uintptr_t hugepin_mpi_site(void) { return (uintptr_t)place_of_mpi + 1; }
+END
+asks()
+{
+	cc -shared -fPIC -o "$t/spy.so" "$t/spy.c" && cc -shared -fPIC -O1 -fno-optimize-sibling-calls -o "$t/libstack.so" "$t/stack.c" \
+		-L"$t" -l:libibverbs.so.1 && cc -shared -fPIC -o "$t/mpi.so" "$t/mpi.c" &&
+		cc -O1 -rdynamic -o "$t/caller" "$t/caller.c" -L"$t" -l:libstack.so -l:libibverbs.so.1 -Wl,-rpath-link,"$t"
+}
+works 'a stack below a program compiles' asks
+# from PRELOADED VARIABLE...
+from() { LD_LIBRARY_PATH=$t env "${@:2}" LD_PRELOAD="$t/spy.so $1" "$t/caller" | xargs; }
+says 'a use is known by the caller of the library that registers' 0 '^from one_place from another_place$' from "$cache" HUGEPIN_POLICY=predict
+says 'or by the call of MPI, whose library stands before' 0 '^from place_of_mpi from place_of_mpi$' \
+	from "$t/mpi.so $cache" HUGEPIN_POLICY=cf11
+says 'or behind' 0 '^from place_of_mpi from place_of_mpi$' from "$cache $t/mpi.so" HUGEPIN_POLICY=cf11
+says 'a policy that predicts nothing asks for none' 0 '^from nowhere from nowhere$' from "$cache $t/mpi.so" HUGEPIN_POLICY=lru
+
 asan=$(cc -print-file-name=libasan.so)
 if [ -e "$asan" ] && cc -fsanitize=address -o "$t/checked" "$t/user.c" -L"$t" -l:libibverbs.so.1; then
 	sound() { ! (cd "$t" && LD_LIBRARY_PATH="$t" LD_PRELOAD="$asan $cache" ./checked register) 2>&1 | grep 'memory leaks'; }

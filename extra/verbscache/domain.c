@@ -1,0 +1,418 @@
+/*
+ * See domain.h.
+ *
+ * A domain registers whole base pages for an access, and the program's bytes are a part of these. The thread that pins
+ * says which, before it pins (`wanted`). For the helper, which registers ahead of the program's request, it is what the
+ * program registered there last (shape.h).
+ *
+ * Ranges are pinned for peers, since such a pin is registered by itself: no other range ends it or takes its place
+ * (HUGEPIN_REACH_EXACT). Memory that cannot be watched is registered for each pin. So it is never kept.
+ *
+ * Locks: `opening` is held while a domain is opened, `lock` never across a call. A domain's own lock is held in its
+ * backend, where `lock` may be taken.
+ */
+#include "domain.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "real.h"
+#include "site.h"
+
+struct place {
+	struct ibv_pd *pd;
+	hugepin_domain *domain;
+	LIST_ENTRY(place) member;
+};
+
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER, lock = PTHREAD_MUTEX_INITIALIZER;
+static LIST_HEAD(, place) places;
+static LIST_HEAD(, hp_slot) slots;
+/* Nothing is registered ahead while this is not 0. relaxed: whoever raises it takes the lock of each domain afterwards,
+ * to deregister all, and it is read with that lock. */
+static _Atomic unsigned pauses;
+
+static _Thread_local const struct hp_shape *wanted; /* by this thread, which is pinning it */
+/* This thread is in a call of the pin cache, or has a lock: a signal handler that forks here must not wait for it. */
+static _Thread_local unsigned inside;
+
+static void take(pthread_mutex_t *l)
+{
+	inside++;
+	pthread_mutex_lock(l);
+}
+
+static void leave(pthread_mutex_t *l)
+{
+	pthread_mutex_unlock(l);
+	inside--;
+}
+
+/* ------------------------------------------------------------------ the backend */
+
+int hp_slot_make(struct hp_slot *s, struct ibv_pd *pd, const struct hp_shape *shape)
+{
+	unsigned access = shape->access | (s->on_demand ? (unsigned)IBV_ACCESS_ON_DEMAND : 0);
+	int saved_errno = errno;
+
+	errno = 0;
+	s->mr = hp_real()->reg(pd, (void *)shape->addr, shape->len, shape->addr, access);
+	if (!s->mr) {
+		int err = errno ? errno : EIO;
+
+		errno = saved_errno;
+		return err;
+	}
+	errno = saved_errno;
+	s->made = *s->mr;
+	s->shape = *shape;
+	return 0;
+}
+
+/* Both keys together are the address of the slot. */
+static struct hp_slot *slot_of(uint32_t lkey, uint32_t rkey)
+{
+	return (struct hp_slot *)((uintptr_t)rkey << 32 | lkey);
+}
+
+static bool is_wanted(uintptr_t start, size_t bytes, unsigned pins)
+{
+	return wanted && hp_shape_start(wanted) == start && hp_shape_bytes(wanted) == bytes && hp_shape_pins(wanted) == pins;
+}
+
+static int slot_reg(void *pd, void *addr, size_t bytes, unsigned access, struct hugepin_reg *ret_)
+{
+	const unsigned pins = access & ~(unsigned)HUGEPIN_ON_DEMAND;
+	const bool fresh = is_wanted((uintptr_t)addr, bytes, pins);
+	struct hp_shape shape;
+	struct hp_slot *s;
+	int err;
+
+	if (fresh)
+		shape = *wanted;
+	else if (atomic_load_explicit(&pauses, memory_order_relaxed) ||
+		 !hp_shape_recall(pd, (uintptr_t)addr, bytes, pins, &shape))
+		return -EOPNOTSUPP;
+	s = malloc(sizeof *s);
+	if (!s)
+		return -ENOMEM;
+	*s = (struct hp_slot){ .pd = pd, .on_demand = access & HUGEPIN_ON_DEMAND, .fresh = fresh };
+	err = hp_slot_make(s, pd, &shape);
+	if (err) {
+		free(s);
+		return err == ENOSPC ? -ENOMEM : -err;
+	}
+	take(&lock);
+	LIST_INSERT_HEAD(&slots, s, all);
+	leave(&lock);
+	*ret_ = (struct hugepin_reg){ (uint32_t)(uintptr_t)s, (uint32_t)((uintptr_t)s >> 32), 0 };
+	return 0;
+}
+
+static int slot_dereg(void *pd, struct hugepin_reg *reg)
+{
+	struct hp_slot *s = slot_of(reg->lkey, reg->rkey);
+	int saved_errno = errno, err = 0;
+
+	if (s->mr) {
+		hp_shape_remember(pd, &s->shape);
+		err = hp_real()->dereg(s->mr);
+	}
+	errno = saved_errno;
+	take(&lock);
+	LIST_REMOVE(s, all);
+	leave(&lock);
+	free(s);
+	return err > 0 ? -err : err;
+}
+
+/* Some devices accept no advice. Then at least bring the pages into memory, so that the device's own faults are short. */
+static int slot_prefetch(void *pd_, const struct hugepin_reg *reg, void *addr, size_t len)
+{
+	const struct hp_slot *s = slot_of(reg->lkey, reg->rkey);
+	struct ibv_pd *pd = pd_;
+	struct verbs_context *v = verbs_get_ctx_op(pd->context, advise_mr);
+	const bool writes = s->shape.access & IBV_ACCESS_LOCAL_WRITE;
+	struct ibv_sge sge = { .addr = (uintptr_t)addr, .length = (uint32_t)len, .lkey = s->mr ? s->mr->lkey : 0 };
+	int saved_errno = errno, err = 0;
+
+	if (!v || !s->mr || len > UINT32_MAX ||
+	    v->advise_mr(pd, writes ? IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE : IBV_ADVISE_MR_ADVICE_PREFETCH,
+			 IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1))
+		err = madvise(addr, len, writes ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) ? -errno : 1;
+	errno = saved_errno;
+	return err;
+}
+
+static bool registers_on_demand(struct ibv_context *context)
+{
+	const uint32_t needed = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
+	struct verbs_context *v = verbs_get_ctx_op(context, query_device_ex);
+	struct ibv_device_attr_ex a = { 0 };
+
+	return v && !v->query_device_ex(context, NULL, &a, sizeof a) && a.odp_caps.general_caps & IBV_ODP_SUPPORT &&
+	       (a.odp_caps.per_transport_caps.rc_odp_caps & needed) == needed;
+}
+
+static int slot_limits(void *pd, struct hugepin_limits *ret_)
+{
+	const size_t locked = hugepin_memlock();
+
+	*ret_ = (struct hugepin_limits){
+		.access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE | HUGEPIN_REMOTE_ATOMIC,
+		/* The other half is for what the program registers otherwise, and for its queues. */
+		.bytes_max = locked ? (locked + 1) / 2 : 0,
+		.flags = registers_on_demand(((struct ibv_pd *)pd)->context) ? HUGEPIN_LIMIT_ODP : 0,
+	};
+	return 0;
+}
+
+/* ------------------------------------------------------------------ pins */
+
+struct hp_slot *hp_slot_pin(hugepin_domain *domain, const struct hp_shape *shape, struct hugepin_pin *ret_)
+{
+	const uintptr_t site = hp_site();
+	int err;
+
+	inside++;
+	wanted = shape;
+	err = hugepin_pin_at(domain, (void *)shape->addr, shape->len, hp_shape_pins(shape), ret_, site);
+	wanted = NULL;
+	inside--;
+	return err ? NULL : slot_of(ret_->lkey, ret_->rkey);
+}
+
+void hp_slot_unpin(hugepin_domain *domain, struct hugepin_pin *pin)
+{
+	inside++;
+	hugepin_unpin(domain, pin);
+	inside--;
+}
+
+/* ------------------------------------------------------------------ domains */
+
+void hp_pds_pause(void)
+{
+	atomic_fetch_add_explicit(&pauses, 1, memory_order_relaxed);
+}
+
+void hp_pds_resume(void)
+{
+	atomic_fetch_sub_explicit(&pauses, 1, memory_order_relaxed);
+}
+
+/* Call with `lock`. */
+static hugepin_domain *find(const struct ibv_pd *pd)
+{
+	struct place *p;
+
+	LIST_FOREACH(p, &places, member)
+		if (p->pd == pd)
+			return p->domain;
+	return NULL;
+}
+
+static hugepin_domain *known(const struct ibv_pd *pd)
+{
+	hugepin_domain *d;
+
+	take(&lock);
+	d = find(pd);
+	leave(&lock);
+	return d;
+}
+
+static struct place *open_place(struct ibv_pd *pd)
+{
+	static const struct hugepin_backend backend = {
+		.size = sizeof backend,
+		.name = "verbscache",
+		.reg = slot_reg,
+		.dereg = slot_dereg,
+		.prefetch = slot_prefetch,
+		.limits = slot_limits,
+	};
+	const struct hugepin_attr attr = {
+		.size = sizeof attr,
+		/* This is for peers alone, so no extent is registered as a whole. */
+		.access = HUGEPIN_REMOTE_READ,
+		.watch = HUGEPIN_WATCH_KERNEL, /* programs unmap by ways of which libhugepin-malloc.so does not hear */
+	};
+	struct place *p = malloc(sizeof *p);
+
+	if (p && !hugepin_domain_open(&backend, pd, &attr, &p->domain)) {
+		p->pd = pd;
+		return p;
+	}
+	free(p);
+	return NULL;
+}
+
+hugepin_domain *hp_pd_domain(struct ibv_pd *pd)
+{
+	hugepin_domain *d = known(pd);
+	int saved_errno = errno;
+	struct place *p;
+
+	if (d)
+		return d;
+	take(&opening);
+	d = known(pd);
+	p = d ? NULL : open_place(pd);
+	if (p) {
+		d = p->domain;
+		take(&lock);
+		LIST_INSERT_HEAD(&places, p, member);
+		leave(&lock);
+	}
+	leave(&opening);
+	errno = saved_errno;
+	return d;
+}
+
+static uint64_t deregistered(hugepin_domain *d)
+{
+	struct hugepin_domain_stats s = { 0 };
+
+	hugepin_domain_stats(d, &s, sizeof s);
+	return s.deregistered;
+}
+
+/* Those that are open now. Returns their number. */
+static unsigned all_places(struct place ret_[HUGEPIN_DOMAINS_MAX])
+{
+	struct place *p;
+	unsigned n = 0;
+
+	take(&lock);
+	LIST_FOREACH(p, &places, member)
+		if (n < HUGEPIN_DOMAINS_MAX)
+			ret_[n++] = *p;
+	leave(&lock);
+	return n;
+}
+
+bool hp_pds_trim(void)
+{
+	struct place all[HUGEPIN_DOMAINS_MAX];
+	const unsigned n = all_places(all);
+	int saved_errno = errno;
+	bool any = false;
+
+	inside++;
+	for (unsigned i = 0; i < n; i++) {
+		uint64_t before = deregistered(all[i].domain);
+
+		hugepin_domain_trim(all[i].domain, 0);
+		any |= deregistered(all[i].domain) != before;
+	}
+	inside--;
+	errno = saved_errno;
+	return any;
+}
+
+static bool is_of(const struct place *p, const struct ibv_pd *pd, const struct ibv_context *context)
+{
+	return (!pd || p->pd == pd) && (!context || p->pd->context == context);
+}
+
+/* Take a place out of the list. NULL: there is none such. */
+static struct place *take_place(const struct ibv_pd *pd, const struct ibv_context *context)
+{
+	struct place *p;
+
+	take(&lock);
+	LIST_FOREACH(p, &places, member)
+		if (is_of(p, pd, context))
+			break;
+	if (p)
+		LIST_REMOVE(p, member);
+	leave(&lock);
+	return p;
+}
+
+void hp_pds_close(const struct ibv_pd *pd, const struct ibv_context *context)
+{
+	LIST_HEAD(, place) busy = LIST_HEAD_INITIALIZER(busy);
+	int saved_errno = errno;
+	struct place *p;
+
+	inside++;
+	while ((p = take_place(pd, context)))
+		if (hugepin_domain_close(p->domain) == -EBUSY) {
+			hugepin_domain_trim(p->domain, 0);
+			LIST_INSERT_HEAD(&busy, p, member);
+		} else {
+			free(p);
+		}
+	inside--;
+	take(&lock);
+	while ((p = LIST_FIRST(&busy))) {
+		LIST_REMOVE(p, member);
+		LIST_INSERT_HEAD(&places, p, member);
+	}
+	leave(&lock);
+	errno = saved_errno;
+}
+
+void hp_pds_phase(const void *addr, size_t len, unsigned phase)
+{
+	const struct hp_shape bytes = { .addr = (uintptr_t)addr, .len = len };
+	struct place all[HUGEPIN_DOMAINS_MAX];
+	const unsigned n = all_places(all);
+	struct hp_shape s;
+
+	for (unsigned i = 0; i < n; i++)
+		if (hp_shape_recall_any(all[i].pd, hp_shape_start(&bytes), hp_shape_bytes(&bytes), &s)) {
+			inside++;
+			hugepin_prefetch(all[i].domain, (void *)s.addr, s.len, hp_shape_pins(&s) | phase);
+			inside--;
+		}
+}
+
+/* ------------------------------------------------------------------ fork */
+
+static bool *ours; /* NULL, or in a page that the kernel empties in a child of fork */
+static _Thread_local bool paused; /* by this thread's fork, which is under way */
+
+/* libibverbs may have told the kernel to leave registered memory out of children. A child is to have what the program
+ * has given back. A signal handler may fork wherever it interrupts this thread: then what is kept stays. */
+static void before_fork(void)
+{
+	if (inside || !hp_cache_is_ours())
+		return;
+	paused = true;
+	hp_pds_pause();
+	hp_pds_trim();
+}
+
+static void after_fork(void)
+{
+	if (paused)
+		hp_pds_resume();
+	paused = false;
+}
+
+static void become_ours(void)
+{
+	int saved_errno = errno;
+	bool *page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (page != MAP_FAILED && !madvise(page, sizeof *page, MADV_WIPEONFORK) &&
+	    !pthread_atfork(before_fork, after_fork, NULL)) {
+		*page = true;
+		ours = page;
+	}
+	errno = saved_errno;
+}
+
+bool hp_cache_is_ours(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, become_ours);
+	return ours && *ours;
+}
