@@ -6,8 +6,8 @@
  *  NAME      the variable is HUGEPIN_NAME; the option of `hugepin run` is --name, with - for _
  *  type      FLAG (0 or 1), NUM, SIZE (bytes, suffix K M G T), TIME (milliseconds, suffix ms or s), WORD, or PATH:
  *            the value is a const char *, or 0. REPORT: 0, 1 or 2, or a const char * to "file:FILE"
- *  words     for WORD: "first|second|..."; the value is the word's index. For NUM: words accepted beside numbers;
- *            their values are -1, -2, ... Otherwise NULL
+ *  words     for WORD: "first|second|..."; the value is the word's index. For NUM and SIZE: words accepted beside
+ *            numbers; their values are -1, -2, ... Otherwise NULL
  * Numbers outside minimum..maximum are refused. For a PATH these are lengths in bytes, for a REPORT those of FILE.
  */
 #ifndef HP_BASE_CONFIG_H
@@ -26,6 +26,7 @@ enum { HP_IMAGE_OFF, HP_IMAGE_WANT_BSS, HP_IMAGE_WANT_DATA, HP_IMAGE_WANT_ALL };
 enum { HP_HELPER_OFF, HP_HELPER_CONSERVATIVE, HP_HELPER_AGGRESSIVE };
 enum { HP_PREDICT_AUTO, HP_PREDICT_SAVE, HP_PREDICT_BUDGET };
 enum { HP_CPU_ANY = -1, HP_CPU_INHERIT = -2 }; /* or the number of a processor */
+enum { HP_PIN_BUDGET_NONE = -1 };
 enum { HP_ODP_NATIVE, HP_ODP_ENHANCED, HP_ODP_OPTIMAL };
 enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POLICY_ODP, HP_POLICY_NONE,
        HP_POLICY_HYBRID };
@@ -61,6 +62,9 @@ enum { HP_POLICY_ARENA, HP_POLICY_LRU, HP_POLICY_CF11, HP_POLICY_PREDICT, HP_POL
 	  "the time that memory stays wholly free before the heap gives it back; 0 means never") \
 	X(POLICY, policy, WORD, HP_POLICY_ARENA, 0, 0, "arena|lru|cf11|predict|odp|none|hybrid", \
 	  "the policy of those domains of the pin cache that choose none: when memory is registered") \
+	X(PIN_BUDGET, pin_budget, SIZE, 0, 0, INT64_C(1) << 50, "max", \
+	  "memory that each domain of the pin cache may have registered whose program names no budget; 0: what may be " \
+	  "locked, and what the device takes; max: no limit") \
 	X(ODP, odp, WORD, HP_ODP_OPTIMAL, 0, 0, "native|enhanced|optimal", \
 	  "when memory that is registered on demand is brought in: by the device's faults (native), once it is " \
 	  "registered (enhanced), or by the phases of transfers (optimal)") \

@@ -48,7 +48,8 @@
 	X(MERGED, "merged", "a larger registration takes its place")                                                   \
 	X(CLOSED, "closed", "the domain is closed")                                                                    \
 	X(ASKED, "asked", "the program called hugepin_deregister")                                                   \
-	X(TURNED, "turned", "the policy has it pinned instead of registered on demand, or the reverse")
+	X(TURNED, "turned", "the policy has it pinned instead of registered on demand, or the reverse")               \
+	X(TRIMMED, "trimmed", "the program called hugepin_domain_trim")
 
 /* Why a registration is stale. */
 #define HP_PROBE_GONE(X)                                                                                               \

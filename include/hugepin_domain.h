@@ -183,8 +183,8 @@ struct hugepin_attr {
 	uint32_t access; /* default access of pins; 0: HUGEPIN_READ | HUGEPIN_WRITE; HUGEPIN_RELAXED may be added */
 	uint32_t fork; /* HUGEPIN_FORK_* */
 	uint32_t flags; /* 0 */
-	/* budget. 0: the limit of RLIMIT_MEMLOCK and of the device; UINT64_MAX: no budget, so nothing is evicted and
-	 * the kernel's -ENOMEM is returned */
+	/* budget. 0: HUGEPIN_PIN_BUDGET, or else the limit of RLIMIT_MEMLOCK and of the device; UINT64_MAX: no budget,
+	 * so nothing is evicted and the kernel's -ENOMEM is returned */
 	uint64_t pinned_bytes_max;
 	uint32_t pinned_regions_max; /* 0: the device's limit */
 	uint32_t odp; /* HUGEPIN_ODP_* */
@@ -212,6 +212,12 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
  * still lives. -EINVAL: NULL, or closed before. In a child of fork this frees the child's copy, even while pins are
  * out. */
 int hugepin_domain_close(hugepin_domain *);
+
+/* Deregister memory that is not pinned, until at most `bytes` are registered; with 0, all of it, also what is registered
+ * on demand. What was not used for longest, or is expected to be used last, goes first. Owed work is done: memory that
+ * went away, or that no other thread may deregister. 0. -EBUSY: more is pinned, and nothing else is left. -EPERM: only
+ * the opener may deregister. -EINVAL: NULL. -ESTALE. Any thread. Blocks for the backend. */
+int hugepin_domain_trim(hugepin_domain *, uint64_t bytes);
 
 /* The backend that only locks memory (mlock) and gives no keys. Its ctx is NULL. */
 const struct hugepin_backend *hugepin_mlock(void);

@@ -16,6 +16,7 @@
 #include "reg/answer.h"
 #include "reg/counts.h"
 #include "reg/domains.h"
+#include "reg/evict.h"
 #include "reg/gone.h"
 #include "reg/helper.h"
 #include "reg/key.h"
@@ -211,6 +212,15 @@ static uint64_t lower_limit(uint64_t a, uint64_t b, uint64_t none)
 	return HP_MIN(a, b);
 }
 
+/* At most, and by default, the backend's limit, which is mostly hp_memlock_max(). */
+static uint64_t budget_of(const struct hugepin_attr *a, const struct hugepin_limits *limits)
+{
+	const uint64_t budget = a->pinned_bytes_max ? a->pinned_bytes_max : (uint64_t)hp_config.pin_budget;
+
+	_Static_assert((uint64_t)HP_PIN_BUDGET_NONE == UINT64_MAX, "");
+	return budget == UINT64_MAX ? UINT64_MAX : lower_limit(budget, limits->bytes_max, UINT64_MAX - 1);
+}
+
 static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backend, void *ctx,
 			 const struct hugepin_attr *a, struct hugepin_limits limits)
 {
@@ -259,10 +269,7 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 		return -ENOMEM;
 	atomic_store_explicit(&d->opener_counts, d->opener_only ? hp_counts_self : NULL, memory_order_relaxed);
 	d->len_max = limits.len_max ? limits.len_max & ~(hp_base_page - 1) : SIZE_MAX / 4 & ~(hp_base_page - 1);
-	/* The budget: at most, and by default, the backend's limit, which is mostly hp_memlock_max(). */
-	d->bytes_max = a->pinned_bytes_max == UINT64_MAX
-			       ? UINT64_MAX
-			       : lower_limit(a->pinned_bytes_max, limits.bytes_max, UINT64_MAX - 1);
+	d->bytes_max = budget_of(a, &limits);
 	d->regs_max = (uint32_t)lower_limit(a->pinned_regions_max, limits.regs_max, UINT32_MAX);
 	return 0;
 }
@@ -376,7 +383,27 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 	return err;
 }
 
-/* ------------------------------------------------------------------ closing */
+/* ------------------------------------------------------------------ giving back, closing */
+
+int hugepin_domain_trim(hugepin_domain *d, uint64_t bytes)
+{
+	uint64_t rest;
+
+	if (!d)
+		return -EINVAL;
+	if (!hp_domain_mine(d))
+		return -ESTALE;
+	if (!hp_domain_may_register(d))
+		return -EPERM;
+	hp_lock(&d->lock);
+	hp_gone_drain(d);
+	hp_region_deregister_dead(d);
+	while ((d->stats.pinned_bytes > bytes || (!bytes && d->stats.regions)) && hp_evict_one(d, HP_EVICTED_TRIMMED))
+		;
+	rest = d->stats.pinned_bytes;
+	hp_unlock(&d->lock);
+	return rest > bytes ? -EBUSY : 0;
+}
 
 static void drop_child_copy(hugepin_domain *d)
 {

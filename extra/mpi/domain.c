@@ -1,6 +1,7 @@
 /*
  * The domain of a rank: fixed buffers of an io_uring, or memory regions of the first RDMA device. All ranks of a
- * machine share one user's limit on locked memory. A rank's budget is its part of that limit.
+ * machine share one user's limit on locked memory. A rank's budget is its part of that limit, unless HUGEPIN_PIN_BUDGET
+ * names one.
  */
 #include "domain.h"
 
@@ -10,6 +11,7 @@
 #include <hugepin_verbs.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "options.h"
 #include "util.h"
@@ -18,6 +20,10 @@
 #define QUOTED_(x) #x
 
 enum { SLOTS = 16384 }; /* fixed buffers of the ring: the kernel's maximum */
+
+/* Of libhugepin-verbscache.so, wherever that stands in LD_PRELOAD. */
+#pragma weak hugepin_verbscache_phase
+void hugepin_verbscache_phase(const void *addr, size_t len, unsigned phase);
 
 hugepin_domain *hp_mpi_domain;
 bool hp_mpi_phases;
@@ -38,6 +44,13 @@ static unsigned ranks_here(void)
 	return 1;
 }
 
+static bool names_budget(void)
+{
+	const char *text = secure_getenv("HUGEPIN_PIN_BUDGET");
+
+	return text && strcmp(text, "0");
+}
+
 static int open_uring(struct hugepin_attr *attr)
 {
 	struct hugepin_domain_stats s;
@@ -52,7 +65,7 @@ static int open_uring(struct hugepin_attr *attr)
 		return err;
 	}
 	/* All ranks are charged against one limit: give this rank its part. */
-	if (!attr->pinned_bytes_max && ranks > 1 && hugepin_domain_stats(hp_mpi_domain, &s, sizeof s) > 0 &&
+	if (!names_budget() && ranks > 1 && hugepin_domain_stats(hp_mpi_domain, &s, sizeof s) > 0 &&
 	    s.bytes_max && hugepin_domain_close(hp_mpi_domain) >= 0) {
 		attr->pinned_bytes_max = HP_MAX(s.bytes_max / ranks, (uint64_t)1);
 		hp_mpi_domain = NULL;
@@ -87,11 +100,13 @@ static int open_verbs(struct hugepin_attr *attr)
 
 int hp_mpi_domain_open(void)
 {
-	const int64_t budget = hp_mpi_options.budget;
 	struct hugepin_attr attr = { .size = sizeof attr };
 	int err;
 
-	attr.pinned_bytes_max = budget == HP_MPI_BUDGET_NONE ? UINT64_MAX : (uint64_t)budget;
+	if (hp_mpi_options.backend == HP_MPI_AUTO && hugepin_verbscache_phase) {
+		hp_mpi_phases = true;
+		return 0;
+	}
 	err = hp_mpi_options.backend == HP_MPI_VERBS ? open_verbs(&attr) : open_uring(&attr);
 	if (err < 0)
 		hp_mpi_domain = NULL;
@@ -100,10 +115,14 @@ int hp_mpi_domain_open(void)
 	return err;
 }
 
+void hp_mpi_cache_phase(uintptr_t start, size_t len, unsigned phase)
+{
+	hugepin_verbscache_phase((const void *)start, len, phase);
+}
+
 void hp_mpi_domain_close(void)
 {
-	if (hugepin_domain_close(hp_mpi_domain) >= 0 && hp_mpi_options.backend == HP_MPI_URING)
+	if (hugepin_domain_close(hp_mpi_domain) >= 0 && hp_mpi_options.backend != HP_MPI_VERBS)
 		io_uring_queue_exit(&ring);
 	hp_mpi_domain = NULL;
-	hp_mpi_phases = false;
 }

@@ -178,6 +178,11 @@ void hp_call_phase(const struct hp_call *c, unsigned phase, char dir)
 	hp_transfer_phase(&c->transfer, phase, dir);
 }
 
+__attribute__((visibility("default"))) uintptr_t hugepin_mpi_site(void)
+{
+	return inside ? ((const uintptr_t *)call.frame)[1] : 0;
+}
+
 void hp_call_end(struct hp_call *c)
 {
 	hp_transfer_release(&c->transfer);
@@ -254,8 +259,9 @@ void hp_layer_close(void)
 	hp_report_sum(rank);
 	if (hp_trace_on && (err = hp_trace_close()) < 0)
 		fprintf(stderr, "hugepin: MPI rank %d: the trace could not be written: %s\n", rank, strerror(-err));
-	if (!hp_mpi_domain)
-		return;
-	hp_report_write(rank);
-	hp_mpi_domain_close();
+	if (hp_mpi_domain) {
+		hp_report_write(rank);
+		hp_mpi_domain_close();
+	}
+	hp_mpi_phases = false;
 }

@@ -33,6 +33,10 @@ void hp_call_end_request(struct hp_call *, int err, const MPI_Request *);
 void hp_call_end_init(struct hp_call *, int err, const MPI_Request *);
 void hp_call_end_window(struct hp_call *, int err, const MPI_Win *, int target);
 
+/* The return address of the program's call of MPI that is under way on this thread; 0: there is none. For
+ * libhugepin-verbscache.so, which asks for it inside that call. */
+uintptr_t hugepin_mpi_site(void);
+
 /* Open the layer after MPI_Init; close it before MPI_Finalize. */
 void hp_layer_open(void);
 void hp_layer_close(void);

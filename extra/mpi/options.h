@@ -12,16 +12,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { HP_MPI_URING, HP_MPI_VERBS };
-enum { HP_MPI_BUDGET_NONE = -1 };
+enum { HP_MPI_AUTO, HP_MPI_URING, HP_MPI_VERBS };
 
 #define HP_MPI_OPTIONS(X) \
 	X(MIN, min, 16384, "16K", INT64_C(1) << 40, NULL, "a size from 0 to 1T", \
 	  "buffers with a smaller payload are not pinned") \
-	X(BUDGET, budget, 0, "0", INT64_C(1) << 50, "max", "max or a size from 0 to 1024T", \
-	  "memory that a rank may have registered; 0 means its part of what RLIMIT_MEMLOCK allows, max no limit") \
-	X(BACKEND, backend, HP_MPI_URING, "uring", 0, "uring|verbs", "one of uring, verbs", \
-	  "where memory is registered: fixed buffers of an io_uring, or the first RDMA device") \
+	X(BACKEND, backend, HP_MPI_AUTO, "auto", 0, "auto|uring|verbs", "one of auto, uring, verbs", \
+	  "where memory is registered: fixed buffers of an io_uring, or the first RDMA device; auto: nowhere if " \
+	  "libhugepin-verbscache.so is loaded, which has what MPI registers, else uring") \
 	X(STRICT, strict, 0, "0", 0, "0|1", "0 or 1", \
 	  "1: a buffer that cannot be registered aborts the program; 0: the program goes on, and the buffer is " \
 	  "counted")

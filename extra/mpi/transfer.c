@@ -87,6 +87,8 @@ void hp_transfer_phase(const struct hp_transfer *t, unsigned phase, char dir)
 
 		if (dir != HP_ANY_DIR && b->dir != dir)
 			continue;
+		if (!hp_mpi_domain)
+			hp_mpi_cache_phase(b->start, b->len, phase);
 		/* A hint that is not taken costs page faults, and nothing else. */
 		for (int i = 0; i < b->pins_count; at += b->pins[i++].len)
 			hugepin_prefetch(hp_mpi_domain, (const void *)at, b->pins[i].len, access_of(b) | phase);

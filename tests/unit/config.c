@@ -42,7 +42,8 @@ TEST(the_table_is_well_formed)
 		const struct hp_option *o = &hp_options[i];
 		EXPECT(!strncmp(o->name, "HUGEPIN_", 8) && strlen(o->name) > 8);
 		EXPECT(strlen(o->sentence) > 10);
-		EXPECT(o->words ? o->type == HP_WORD || (o->type == HP_NUM && o->min >= 0) : o->type != HP_WORD);
+		EXPECT(o->words ? o->type == HP_WORD || ((o->type == HP_NUM || o->type == HP_SIZE) && o->min >= 0)
+				: o->type != HP_WORD);
 		EXPECT(o->min <= o->max);
 		EXPECT(o->offset < sizeof(struct hp_config) && o->offset % sizeof(int64_t) == 0);
 		for (int j = 0; j < i; j++)

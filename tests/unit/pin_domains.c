@@ -130,6 +130,37 @@ TEST(what_a_device_counted_is_asked_of_its_backend)
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 }
 
+TEST(a_trim_gives_back_what_is_not_pinned_down_to_the_bytes_named)
+{
+	hugepin_domain *d = open_lru();
+	struct hugepin_domain_stats s;
+	struct hugepin_pin pin;
+	char *p = hugepin_malloc(16 * MIB);
+	int status;
+
+	EXPECT_EQ(hugepin_domain_trim(NULL, 0), -EINVAL);
+	for (int i = 0; i < 8; i++)
+		EXPECT_EQ(touch(d, p + (size_t)i * 2 * MIB, 1), 0);
+	EXPECT_EQ(hugepin_domain_trim(d, 5 * HP_PAGE), 0);
+	EXPECT_EQ(hugepin_domain_stats(d, &s, sizeof s), (int)sizeof s);
+	EXPECT_EQ(s.pinned_bytes, 5 * HP_PAGE);
+	EXPECT_EQ(s.evicted, 3);
+	EXPECT(registered(d, p + 14 * MIB, 1)); /* used last */
+	EXPECT(!registered(d, p, 1));
+	EXPECT_EQ(hugepin_pin(d, p, 1, 0, &pin), 0);
+	EXPECT_EQ(hugepin_domain_trim(d, 0), -EBUSY);
+	EXPECT_EQ(device.regs, 1);
+	EXPECT_EQ(hugepin_domain_trim(d, HP_PAGE), 0);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	if (fork() == 0)
+		_exit(hugepin_domain_trim(d, 0) != -ESTALE);
+	EXPECT(wait(&status) > 0 && status == 0);
+	EXPECT_EQ(hugepin_domain_trim(d, 0), 0);
+	EXPECT_EQ(device.regs, 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	hugepin_free(p);
+}
+
 TEST(as_many_domains_as_there_is_room_for)
 {
 	T_STAYS(4 * HUGEPIN_DOMAINS_MAX, "each domain's tables are kept for the next one");

@@ -154,6 +154,7 @@ static void *other_thread(void *d)
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	EXPECT_EQ(hugepin_pin(d, unregistered, 4096, 0, &pin), -EPERM);
 	EXPECT_EQ(hugepin_domain_close(d), -EPERM);
+	EXPECT_EQ(hugepin_domain_trim(d, 0), -EPERM);
 	EXPECT_EQ(hugepin_forget(p, 4096), 0);
 	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &pin), -EPERM);
 	return NULL;

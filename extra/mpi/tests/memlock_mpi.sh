@@ -23,7 +23,7 @@ fi
 transpose()
 {
 	(
-		export HOME=$t HUGEPIN_STATS=2 HUGEPIN_X_MPI_STRICT=1 HUGEPIN_X_MPI_BUDGET=$1 HUGEPIN_POLICY=$2
+		export HOME=$t HUGEPIN_STATS=2 HUGEPIN_X_MPI_STRICT=1 HUGEPIN_PIN_BUDGET=$1 HUGEPIN_POLICY=$2
 		ulimit -l $limit_kib && ordinary timeout -k 5 400 "$mpirun" -n 2 \
 			env LD_PRELOAD="$mpi_layer" "$t/transpose" 16 1024 10 1
 	) >"$t/$2.$1.out" 2>&1
