@@ -426,9 +426,11 @@ static json_t *trials_json(const struct hp_trial *trial, unsigned count)
 
 	for (unsigned i = 0; i < count; i++) {
 		const struct hp_trial *const t = &trial[i];
-		json_t *const o = json_pack("{s:f, s:f, s:f, s:I, s:I, s:o, s:b}", "seconds", t->wall_s, "user_seconds",
-					    t->user_s, "system_seconds", t->system_s, "minor_faults",
+		json_t *const o = json_pack("{s:f, s:f, s:f, s:I, s:I, s:o, s:o, s:b}", "seconds", t->wall_s,
+					    "user_seconds", t->user_s, "system_seconds", t->system_s, "minor_faults",
 					    (json_int_t)t->minor_faults, "major_faults", (json_int_t)t->major_faults,
+					    "tlb_misses", t->tlb_misses == HP_NOT_COUNTED ? json_null() :
+						json_integer((json_int_t)t->tlb_misses),
 					    "rss_bytes", hp_json_bytes(t->rss_bytes), "ended", t->ended);
 		add_status(o, t->status);
 		json_array_append_new(list, o);

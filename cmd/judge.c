@@ -55,16 +55,20 @@ static double cpu_of(const struct hp_trial *t)
 
 struct hp_medians hp_medians(const struct hp_trial *trial, unsigned count)
 {
-	double wall[HP_ROUNDS_MAX], cpu[HP_ROUNDS_MAX], faults[HP_ROUNDS_MAX], rss[HP_ROUNDS_MAX];
+	double wall[HP_ROUNDS_MAX], cpu[HP_ROUNDS_MAX], faults[HP_ROUNDS_MAX], rss[HP_ROUNDS_MAX], tlb[HP_ROUNDS_MAX];
+	bool counted = true;
 
 	for (unsigned i = 0; i < count; i++) {
 		wall[i] = trial[i].wall_s;
 		cpu[i] = cpu_of(&trial[i]);
 		faults[i] = (double)(trial[i].minor_faults + trial[i].major_faults);
 		rss[i] = (double)trial[i].rss_bytes;
+		tlb[i] = (double)trial[i].tlb_misses;
+		counted = counted && trial[i].tlb_misses != HP_NOT_COUNTED;
 	}
 	return (struct hp_medians){ median(wall, count), median(cpu, count), (uint64_t)median(faults, count),
-				    (uint64_t)median(rss, count) };
+				    (uint64_t)median(rss, count),
+				    counted ? (uint64_t)median(tlb, count) : HP_NOT_COUNTED };
 }
 
 /* Of the n * n pairs of a run of A and a run of B: the largest number k so that, if A and B were the same, fewer than k
@@ -418,6 +422,12 @@ static void say_why(struct sentence *s, const struct hp_measured *m, const struc
 	add_count(s, a.faults);
 	add(s, " -> ");
 	add_count(s, b.faults);
+	if (a.tlb_misses != HP_NOT_COUNTED && b.tlb_misses != HP_NOT_COUNTED) {
+		add(s, ", TLB misses ");
+		add_count(s, a.tlb_misses);
+		add(s, " -> ");
+		add_count(s, b.tlb_misses);
+	}
 	if (forks_stop(m)) {
 		add(s, "; a fork stopped it for ");
 		add_seconds(s, m->fork_s);

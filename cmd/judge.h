@@ -10,11 +10,12 @@
 #include <stdint.h>
 
 #define HP_ROUNDS_MAX 100
+#define HP_NOT_COUNTED UINT64_MAX
 
 /* One run of the program, with all processes that it started. */
 struct hp_trial {
 	double wall_s, user_s, system_s;
-	uint64_t minor_faults, major_faults;
+	uint64_t minor_faults, major_faults, tlb_misses; /* HP_NOT_COUNTED: of the last the machine told nothing */
 	uint64_t rss_bytes; /* of its largest process, at that process's peak; without the hugetlb pool's pages */
 	int status; /* as of waitpid(2) */
 	bool ended; /* false: the time limit ended it */
@@ -24,7 +25,7 @@ struct hp_trial {
 /* The medians of several runs. */
 struct hp_medians {
 	double wall_s, cpu_s;
-	uint64_t faults, rss_bytes;
+	uint64_t faults, rss_bytes, tlb_misses; /* of the last HP_NOT_COUNTED if a run's were not counted */
 };
 struct hp_medians hp_medians(const struct hp_trial *trial, unsigned count);
 

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "cmd/tlb.h"
 
 #define MS UINT64_C(1000000)
 #define GRACE_NS (2000 * MS) /* from SIGTERM to SIGKILL */
@@ -271,6 +272,7 @@ int hp_trial_run(const struct hp_trial_how *how, struct hp_trial *ret_, char tai
 	/* Only our end must not block: the program has the other. */
 	fcntl(out[0], F_SETFL, O_NONBLOCK);
 	getrusage(RUSAGE_CHILDREN, &before);
+	hp_tlb_begin();
 	const uint64_t start_ns = hp_trial_now_ns();
 	const pid_t pid = fork();
 	if (!pid)
@@ -299,6 +301,7 @@ int hp_trial_run(const struct hp_trial_how *how, struct hp_trial *ret_, char tai
 	finish_tail(&output);
 	close(output.fd);
 	getrusage(RUSAGE_CHILDREN, &after);
+	ret_->tlb_misses = hp_tlb_end();
 	ret_->user_s = seconds_between(before.ru_utime, after.ru_utime);
 	ret_->system_s = seconds_between(before.ru_stime, after.ru_stime);
 	ret_->minor_faults = (uint64_t)(after.ru_minflt - before.ru_minflt);

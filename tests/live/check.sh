@@ -41,6 +41,54 @@ for own in '-t SECONDS' '-n ROUNDS' --json; do
 	says "its help has a line for $own" 0 "^  $own$" "${check[@]}" --help
 done
 
+# Misses of the TLB, by a PAPI that has a counter: so many more in each run.
+mkdir "$t/papi"
+cat >"$t/papi.c" <<'END'
+#include <fcntl.h>
+#include <papi.h>
+#include <stdio.h>
+#include <string.h>
+static int inherited, added, runs;
+int PAPI_library_init(int version) { return version; }
+int PAPI_create_eventset(int *set) { *set = 7; return PAPI_OK; }
+int PAPI_assign_eventset_component(int set, int component) { return set == 7 && !component ? PAPI_OK : PAPI_EINVAL; }
+int PAPI_set_opt(int option, PAPI_option_t *o)
+{
+	inherited = option == PAPI_INHERIT && o->inherit.eventset == 7 && o->inherit.inherit == PAPI_INHERIT_ALL;
+	return inherited ? PAPI_OK : PAPI_EINVAL;
+}
+int PAPI_add_named_event(int set, const char *name)
+{
+	added = inherited && set == 7 && !strcmp(name, "PAPI_TLB_DM");
+	return added ? PAPI_OK : PAPI_ENOEVNT;
+}
+int PAPI_start(int set) { open("/dev/null", O_RDONLY); return added && set == 7 ? PAPI_OK : PAPI_EINVAL; }
+int PAPI_stop(int set, long long *values) { *values = 1000000LL * ++runs; return set == 7 ? PAPI_OK : PAPI_EINVAL; }
+END
+version=$(printf '#include <papi.h>\n@ PAPI_VERSION_MAJOR(PAPI_VERSION) @ PAPI_VERSION_MINOR(PAPI_VERSION)\n' | cc -E -P - 2>/dev/null |
+	sed -n 's/^@ \(.*\) @ \(.*\)/echo $((\1)).$((\2))/p' | sh)
+if [ -n "$version" ]; then
+	works 'a PAPI with a counter compiles' cc -shared -fPIC -o "$t/papi/libpapi.so.$version" "$t/papi.c"
+	# A first run of each kind is not told.
+	says 'misses of the TLB are those that PAPI counts' '*' 'TLB misses 3,000,000 -> 4,000,000' \
+		env LD_LIBRARY_PATH="$t/papi" "${check[@]}" -n 1 "$t/waves" 1 1
+	script descriptors 'ls /proc/self/fd >>"$0.list"'
+	hidden()
+	{
+		"${check[@]}" -n 1 "$t/descriptors"
+		mv "$t/descriptors.list" "$t/without"
+		LD_LIBRARY_PATH="$t/papi" "${check[@]}" -n 1 "$t/descriptors"
+		cmp "$t/without" "$t/descriptors.list"
+	}
+	works 'and the program finds no descriptor of it' hidden
+	uncounted() { "${check[@]}" --json -n 1 "$t/waves" 1 1 >"$t/json"; grep -q '"tlb_misses": null' "$t/json"; }
+	if [ -e "/sys/devices/cpu/events" ]; then skip 'without a counter nothing is told' 'this machine has counters'; else
+		works 'without a counter nothing is told' uncounted
+	fi
+else
+	skip 'misses of the TLB are those that PAPI counts' 'no papi.h: tools/setup build'
+fi
+
 # Programs whose time hangs on the library by design: they move the clock of hugepin check (lib/ticks.c). What the verdict is where
 # it depends on what else the machine does is for tests/unit/judge.c.
 export TICKS=$t/ticks

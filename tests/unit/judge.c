@@ -20,7 +20,8 @@ static void runs(struct hp_trial *t, double wall_s, double cpu_s, double noise)
 
 	for (int i = 0; i < HP_ROUNDS_MAX; i++) {
 		const double much = 1 + noise * shift[i % 5];
-		t[i] = (struct hp_trial){ .wall_s = wall_s * much, .minor_faults = 1000, .rss_bytes = 300 << 20, .ended = true };
+		t[i] = (struct hp_trial){ .wall_s = wall_s * much, .minor_faults = 1000, .rss_bytes = 300 << 20,
+					    .tlb_misses = HP_NOT_COUNTED, .ended = true };
 		t[i].user_s = cpu_s * much * 0.75;
 		t[i].system_s = cpu_s * much * 0.25;
 	}
