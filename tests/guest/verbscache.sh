@@ -11,7 +11,11 @@ mpi_or_skip 'programs of MPI under the cache of registrations'
 
 trace=/sys/kernel/tracing
 [ -e $trace/kprobe_events ] || mount -t tracefs tracefs $trace
-probed() { echo 'p:hugepin/reg rxe_reg_user_mr' >$trace/kprobe_events && echo 1 >$trace/events/hugepin/reg/enable; }
+probed()
+{
+	grep -q hugepin/reg $trace/kprobe_events || echo 'p:hugepin/reg rxe_reg_user_mr' >$trace/kprobe_events || return
+	echo 1 >$trace/events/hugepin/reg/enable
+}
 works 'the kernel counts registrations' probed
 hits() { awk '$1 == "reg" { print $2 }' $trace/kprobe_profile; }
 

@@ -65,6 +65,7 @@ int PAPI_add_named_event(int set, const char *name)
 int PAPI_start(int set) { open("/dev/null", O_RDONLY); return added && set == 7 ? PAPI_OK : PAPI_EINVAL; }
 int PAPI_stop(int set, long long *values) { *values = 1000000LL * ++runs; return set == 7 ? PAPI_OK : PAPI_EINVAL; }
 END
+# shellcheck disable=SC2016
 version=$(printf '#include <papi.h>\n@ PAPI_VERSION_MAJOR(PAPI_VERSION) @ PAPI_VERSION_MINOR(PAPI_VERSION)\n' | cc -E -P - 2>/dev/null |
 	sed -n 's/^@ \(.*\) @ \(.*\)/echo $((\1)).$((\2))/p' | sh)
 if [ -n "$version" ]; then
@@ -72,6 +73,7 @@ if [ -n "$version" ]; then
 	# A first run of each kind is not told.
 	says 'misses of the TLB are those that PAPI counts' '*' 'TLB misses 3,000,000 -> 4,000,000' \
 		env LD_LIBRARY_PATH="$t/papi" "${check[@]}" -n 1 "$t/waves" 1 1
+	# shellcheck disable=SC2016
 	script descriptors 'ls /proc/self/fd >>"$0.list"'
 	hidden()
 	{

@@ -1,11 +1,12 @@
 /*
- * buffers ROUNDS KIB BUFFERS: two ranks send a buffer to and fro, each round another one of so many, and check each byte
- * that arrives.
+ * buffers ROUNDS KIB BUFFERS PAUSE: two ranks send a buffer to and fro, each round another one of so many, and check each
+ * byte that arrives. Between rounds they pause for so many milliseconds, as if they computed (Li et al. 2011, figure 1).
  */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static unsigned char byte_of(int round, int from, size_t i)
 {
@@ -30,6 +31,7 @@ static size_t wrong_in(const unsigned char *p, size_t len, int round, int from)
 int main(int argc, char **argv)
 {
 	int rank, rounds = argc > 1 ? atoi(argv[1]) : 12, buffers = argc > 3 ? atoi(argv[3]) : 4;
+	useconds_t pause_us = argc > 4 ? (useconds_t)atoi(argv[4]) * 1000 : 0;
 	size_t len = (argc > 2 ? (size_t)atol(argv[2]) : 1024) * 1024, wrong = 0;
 	unsigned long long mine, all;
 	unsigned char **p;
@@ -52,6 +54,7 @@ int main(int argc, char **argv)
 				wrong += wrong_in(b, len, i, from);
 			}
 		}
+		usleep(pause_us);
 	}
 	mine = wrong;
 	MPI_Reduce(&mine, &all, 1, MPI_UNSIGNED_LONG_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
