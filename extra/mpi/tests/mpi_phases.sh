@@ -20,5 +20,15 @@ works 'a test that is in vain brings the buffers in, and the next one does not' 
 works 'a persistent request is announced at each start, and brought in by a test of each' phases persistent
 works 'who synchronises brings in the own window, and what the call closes' phases active
 works 'under a lock what is read is brought in before the operation, what is written announced after it' phases passive
+
+# The same for the cache of registrations, in place of a domain.
+mv "$t/phases" "$t/phases.domain"
+compile phases -DCACHE -D_GNU_SOURCE -Iinclude -rdynamic -ldl && mv "$t/phases" "$t/phases.cache" && mv "$t/phases.domain" "$t/phases"
+told() { run phases LD_PRELOAD="$mpi_layer $t/behind.so" "$t/phases.cache" "$1" || { cat "$t/phases.out"; return 1; }; }
+for what in blocking nonblocking waits tests persistent active passive; do
+	works "the cache of registrations is told of each phase: $what" told $what
+done
+opens_none() { ! grep 'MPI rank' "$t/phases.out"; }
+works 'and no domain is opened beside it' opens_none
 pinning() { PINNED=1 phases; }
 works 'a domain that pins is told of no phase' pinning

@@ -1,8 +1,8 @@
 /*
  * Which phases of a transfer the layer tells the domain of, and when: before the call of MPI's, or after. Two ranks;
  * rank 0 looks, rank 1 does its part. The program stands in for hugepin_prefetch, so it needs no device: with PINNED=1
- * it does as a domain that pins. With -DBEHIND this is a tool behind the layer, which notes MPI's calls. Prints "ok",
- * or what was told in place of what.
+ * it does as a domain that pins. With -DCACHE it stands in for the cache of registrations, too. With -DBEHIND this is a
+ * tool behind the layer, which notes MPI's calls. Prints "ok", or what was told in place of what.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -90,11 +90,8 @@ void note(const char *what, const char *of)
 		PMPI_Send(NULL, 0, MPI_BYTE, other, WAITS, world);
 }
 
-int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned access)
+static void told(const void *addr, size_t len, unsigned access)
 {
-	(void)d;
-	if (!len)
-		return pinned ? 0 : -EINVAL;
 	note(access & HUGEPIN_PREFETCH_NEXT ? "next" : access & HUGEPIN_PREFETCH_WAIT ? "wait" : "announced",
 	     len != N * sizeof(double)			     ? "a part" :
 	     addr == out && access & HUGEPIN_READ	     ? "out" :
@@ -102,8 +99,24 @@ int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned a
 	     addr == more && access & HUGEPIN_WRITE	     ? "more" :
 	     addr == window && access & HUGEPIN_WRITE	     ? "window" :
 							       "?");
+}
+
+int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned access)
+{
+	(void)d;
+	if (!len)
+		return pinned ? 0 : -EINVAL;
+	told(addr, len, access);
 	return 0;
 }
+
+#ifdef CACHE
+void hugepin_verbscache_phase(const void *addr, size_t len, unsigned phase);
+void hugepin_verbscache_phase(const void *addr, size_t len, unsigned phase)
+{
+	told(addr, len, phase | HUGEPIN_READ | HUGEPIN_WRITE);
+}
+#endif
 
 /* So much is to have been noted since the last look: phases, and calls, whose names begin with a capital. */
 static void look(int line, const char *expected)
