@@ -34,6 +34,9 @@ int main(int argc, char **argv)
 	ibv_dereg_mr(ibv_reg_mr_iova(&pd, p, 65536, (uintptr_t)p, IBV_ACCESS_LOCAL_WRITE));
 	ibv_dereg_mr(ibv_reg_mr_iova2(&pd, p, 65536, (uintptr_t)p, IBV_ACCESS_LOCAL_WRITE));
 	printf("made %u gone %u\n", fake_made, fake_gone);
+	fflush(stdout);
+	if (argc > 1 && !strcmp(argv[1], "wait"))
+		getchar();
 	ibv_dealloc_pd(&pd);
 	printf("left %u\n", fake_made - fake_gone);
 	return 0;
@@ -69,6 +72,25 @@ cp "$fake" "$t/within/libdriver.so"
 works 'a program of such a library compiles' cc -o "$t/within/user" "$t/user.c" -L"$t/within" -l:libdriver.so
 within() { LD_LIBRARY_PATH="$t/within" LD_PRELOAD="$cache" "$t/within/user" register; }
 says 'libibverbs within another library is found' 0 '^made [13] gone [03]$' within
+
+# A protection domain is a domain of the pin cache: as others see it.
+seen()
+{
+	local status=0
+	mkfifo "$t/go"
+	(cd "$t" && exec env LD_LIBRARY_PATH="$t" LD_PRELOAD="$cache" HUGEPIN_POLICY=predict HUGEPIN_PIN_BUDGET=1M HUGEPIN_TRACE="$t/trace.csv" \
+		./user wait <go >seen) &
+	exec 9>"$t/go"
+	until grep -q made "$t/seen"; do kill -0 $! || break; sleep 0.05; done
+	timeout 60 "$build/hugepin" top --once -d 0.1 --json $! >"$t/top"
+	exec 9>&-
+	wait $! || status=1
+	cat "$t/top"
+	return $status
+}
+works 'a program waits with a registration that is kept' seen
+works 'hugepin top shows the domain and its budget' grep -Eq '"backend":"verbscache".*"bytes_max":1048576' "$t/top"
+works 'the trace has its registrations' grep -q , "$t/trace.csv"
 
 # The place in the program that asks, by which a policy tells uses apart.
 cat >"$t/spy.c" <<'END'
