@@ -664,29 +664,12 @@ static void read_bytes(ARGS)
 	say(name, "", measure(run_getc, 0), "ns");
 }
 
-/* The time of a fork. `written`: then the parent writes to each of its pages while the child lives. */
-static double fork_once(char **p, bool written)
+static void write_all(void *buffers)
 {
-	int go[2];
-	char c = 0;
+	char **p = buffers;
 
-	if (pipe(go))
-		err(1, "pipe");
-	double t = now_ns();
-	pid_t child = fork();
-	if (child < 0)
-		err(1, "fork");
-	if (!child) {
-		close(go[1]);
-		_exit(read(go[0], &c, 1) != 0); /* until the parent closes its end */
-	}
-	for (size_t i = 0; written && i < IN_USE / MiB; i++)
+	for (size_t i = 0; i < IN_USE / MiB; i++)
 		touch(p[i], MiB);
-	t = now_ns() - t;
-	close(go[1]);
-	close(go[0]);
-	waitpid(child, NULL, 0);
-	return t / 1e6;
 }
 
 static void forks(ARGS)
@@ -699,10 +682,10 @@ static void forks(ARGS)
 		p[i] = get(MiB);
 		touch(p[i], MiB);
 	}
-	say(name, ".first", fork_once(p, false), "ms");
+	say(name, ".first", fork_ms(NULL, NULL), "ms");
 	for (int i = 0; i < n; i++) {
-		v[0][i] = fork_once(p, false);
-		v[1][i] = fork_once(p, true);
+		v[0][i] = fork_ms(NULL, NULL);
+		v[1][i] = fork_ms(write_all, p);
 	}
 	say(name, "", median(v[0], (size_t)n), "ms");
 	say(name, ".written", median(v[1], (size_t)n), "ms");

@@ -1,7 +1,6 @@
 # Lines "NAME ROW VALUE ms" of bench/fork: medians and quarters, over a copy by hand in the same run, and over glibc. Runs that found
 # too little in the pool do not count.
 $2 == "pool" { missing += short = $1 ~ /^hugepin(-parts)?(,|$)/ && $3 < 64 }
-$2 == "tiny" { short = 0 }
 $2 != "pool" && !short {
 	at = $1 " " $2
 	add(at, $3)

@@ -1,8 +1,8 @@
 /*
  * What a fork costs the parent. Prints lines as bench/alloc does, in ms.
  *
- *	fork live [t2]	with 64 MiB in use: the first fork, later ones, and mapping, touching and copying as much by hand
- *	fork tiny	1000 forks of a process without a large buffer
+ *	fork [t2]	with 64 MiB in use: the first fork, later ones, and mapping, touching and copying as much by hand; t2:
+ *			beside a thread
  *
  * fork-parts has the library inside, with a function of its own in place of the one that makes the library's system
  * calls. It also says which parts the first fork has.
@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
 #include "lib.h"
 
@@ -24,7 +23,7 @@
 
 #define LIVE (64 * MiB)
 #define HUGEPAGE (2 * MiB)
-enum { POPULATE = 23, BUFFERS = LIVE / MiB, LATER = 5, TINY = 1000 };
+enum { POPULATE = 23, BUFFERS = LIVE / MiB, LATER = 5 };
 
 static char *buffer[BUFFERS];
 
@@ -72,29 +71,6 @@ static void by_hand(bool print)
 	say("hand", ".map", (mapped - begun) / 1e6, "ms");
 	say("hand", ".touch", (touched - mapped) / 1e6, "ms");
 	say("hand", ".copy", (copied - touched) / 1e6, "ms");
-}
-
-/* The time of a fork for the parent. */
-static double fork_once(void)
-{
-	int go[2];
-	char c = 0;
-
-	if (pipe(go))
-		err(1, "pipe");
-	double t = now_ns();
-	pid_t child = fork();
-	if (child < 0)
-		err(1, "fork");
-	t = now_ns() - t;
-	if (!child) {
-		close(go[1]);
-		_exit(read(go[0], &c, 1) != 0); /* until the parent closes its end */
-	}
-	close(go[1]);
-	close(go[0]);
-	waitpid(child, NULL, 0);
-	return t / 1e6;
 }
 
 #ifdef PARTS
@@ -165,7 +141,7 @@ static void live(void)
 	by_hand(false); /* until now, a virtual machine's host may have had this memory */
 	by_hand(true);
 	count_parts(true);
-	first = fork_once();
+	first = fork_ms(NULL, NULL);
 	count_parts(false);
 	say("first", "", first, "ms");
 	for (int i = 0; i < PARTS_COUNT; first -= parts[i++] / 1e6)
@@ -173,7 +149,7 @@ static void live(void)
 	if (PARTS_COUNT)
 		say("first", ".rest", first, "ms");
 	for (int i = 0; i < LATER; i++)
-		v[i] = fork_once();
+		v[i] = fork_ms(NULL, NULL);
 	say("later", "", median(v, LATER), "ms");
 }
 
@@ -181,18 +157,10 @@ int main(int argc, char **argv)
 {
 	pthread_t thread;
 
-	if (argc > 2 && pthread_create(&thread, NULL, wait_for_ever, NULL))
+	if (argc > 2 || (argc == 2 && strcmp(argv[1], "t2")))
+		errx(2, "usage: fork [t2]");
+	if (argc == 2 && pthread_create(&thread, NULL, wait_for_ever, NULL))
 		errx(1, "no thread");
-	if (argc > 1 && !strcmp(argv[1], "live")) {
-		live();
-	} else if (argc > 1 && !strcmp(argv[1], "tiny")) {
-		double t = now_ns();
-
-		for (int i = 0; i < TINY; i++)
-			fork_once();
-		say("tiny", "", (now_ns() - t) / 1e6, "ms");
-	} else {
-		errx(2, "usage: fork live|tiny [t2]");
-	}
+	live();
 	return fflush(stdout) ? 1 : 0;
 }

@@ -5,12 +5,14 @@
 #ifndef BENCH_LIB_H
 #define BENCH_LIB_H
 
+#include <err.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -61,6 +63,33 @@ static inline void touch(char *p, size_t len)
 {
 	for (size_t i = 0; i < len; i += 4 * KiB)
 		((volatile char *)p)[i] = 1;
+}
+
+/* The time of a fork for the parent, in ms, and of what it does while the child lives. NULL: nothing. */
+static inline double fork_ms(void (*meanwhile)(void *), void *arg)
+{
+	double begun;
+	pid_t child;
+	int go[2];
+	char c = 0;
+
+	if (pipe(go))
+		err(1, "pipe");
+	begun = now_ns();
+	child = fork();
+	if (child < 0)
+		err(1, "fork");
+	if (!child) {
+		close(go[1]);
+		_exit(read(go[0], &c, 1) != 0); /* until the parent closes its end */
+	}
+	if (meanwhile)
+		meanwhile(arg);
+	begun = now_ns() - begun;
+	close(go[1]);
+	close(go[0]);
+	waitpid(child, NULL, 0);
+	return begun / 1e6;
 }
 
 /* A number, perhaps with K, M or G. */
