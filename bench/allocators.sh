@@ -55,9 +55,10 @@ library() {
 	jemalloc) echo libjemalloc.so.2 ;;
 	mimalloc | mimalloc-large) /sbin/ldconfig -p | awk '/libmimalloc[.]so/ { so = $1 } END { print so ? so : "libmimalloc.so" }' ;;
 	tcmalloc) echo libtcmalloc_minimal.so.4 ;;
-	hugepin | hugepin-thp | hugepin-mimalloc) readlink -f "$build/libhugepin-malloc.so" ;;
+	# As `hugepin run` and ld.so.cache name them: the loader would look for the second in twelve directories beside the first.
+	hugepin | hugepin-thp | hugepin-mimalloc) readlink -f "$build"/libhugepin{-malloc,}.so | xargs ;;
 	hugepin-*) echo "$(library hugepin) $(library "${1#hugepin-}")" ;;
-	base) readlink -f "$build/compare/build/libhugepin-malloc.so" ;; # of another commit: bench/compare
+	base) readlink -f "$build"/compare/build/libhugepin{-malloc,}.so | xargs ;; # of another commit: bench/compare
 	nothing) readlink -f "$build/bench/nothing.so" ;;
 	*) echo "${peer_path[$1]:-none}" ;;
 	esac

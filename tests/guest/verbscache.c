@@ -309,6 +309,37 @@ TEST(equal_registrations_are_found_again_one_owner_at_a_time)
 	all_modes("found", 8 | 4, 8 | 4 | 1, 8 | 4 | 2 | 1);
 }
 
+static int run_under(const char *policy, const char *what)
+{
+	int status;
+
+	setenv("HUGEPIN_POLICY", policy, 1);
+	status = run("remote", what);
+	unsetenv("HUGEPIN_POLICY");
+	return status;
+}
+
+/* On demand the key of memory that was mapped anew is the same, and opens the new memory. */
+TEST(each_policy_registers_what_is_asked_for)
+{
+	static const char *const policies[] = { "none", "lru", "cf11", "predict" };
+	const bool on_demand = wire_port_open(&wire.port) && wire_has_odp(&wire.port);
+	NEEDS_KERNEL_THAT_WATCHES;
+
+	for (unsigned i = 0; i < sizeof policies / sizeof *policies; i++) {
+		EXPECT_EQ(run_under(policies[i], "found") & 4, 4);
+		EXPECT_EQ(run_under(policies[i], "neighbour"), REFUSED);
+		EXPECT_EQ(run_under(policies[i], "closed"), 0);
+	}
+	EXPECT_EQ(run_under("none", "found"), 8 | 4);
+	if (on_demand) {
+		EXPECT_EQ(run_under("hybrid", "found") & (4 | 2 | 1), 4 | 2 | 1);
+		EXPECT_EQ(run_under("odp", "found") & (4 | 2 | 1), 4 | 2 | 1);
+		EXPECT_EQ(run_under("odp", "neighbour"), REFUSED);
+		EXPECT_EQ(run_under("hybrid", "closed"), 0);
+	}
+}
+
 TEST(what_is_kept_goes_before_its_protection_domain_and_its_device)
 {
 	all_modes("closed", 0, 0, 0);
