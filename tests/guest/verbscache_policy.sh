@@ -87,3 +87,14 @@ for stack in ucx ofi; do
 	works "$stack: predict gives idle buffers back and makes them again ahead" ahead $stack.predict
 	works "$stack: predict is late for an eighth of the messages at most" punctual $stack
 done
+
+# Another program, whose ranks exchange their borders: what it computes must be the same.
+halo() { timeout -k 5 "$T_SECONDS" "$mpirun" -n 4 "${ucx[@]}" "${@:2}" "$t/halo" 64 20 >"$t/halo.$1" 2>"$t/halo.err" || { cat "$t/halo.err"; return 1; }; }
+works 'an MPI program compiles' "$mpicc" -O1 -o "$t/halo" tests/judges/halo.c
+works 'four ranks of it run' halo plain
+for policy in predict cf11; do
+	mapfile -t command < <(below $policy)
+	works "they run under $policy" halo $policy "${command[@]}"
+	works 'and compute the same' cmp "$t/halo.plain" "$t/halo.$policy"
+done
+works 'no number arrived wrong' grep -q '^bad 0 ' "$t/halo.plain"
