@@ -1,19 +1,20 @@
 # awk -f rows.awk -f replay.awk LINES: tables of replay's lines, each with table=NAME in front, and what policies are
 # judged by.
-# Average/peak and misses of each policy, under the first one's bound or budget.
+# Average/peak and misses of each policy, after the first one's bound (average/peak) or budget.
 function table(name, title, policies,	n, p, i, k, t, measure)
 {
 	if (!traces[name])
 		return
 	measure = name ~ /budget/ ? "budget" : "bound"
 	n = split(policies, p, " ")
-	printf "\n%s\n%-16s %6s %6s", title, "trace", "reuses", measure
+	printf "\n%s\n%-16s %6s %9s", title, "trace", "reuses", measure
 	for (i = 1; i <= n; i++)
 		printf "  %23s", p[i]
 	print ""
 	for (k = 1; k <= traces[name]; k++) {
 		t = trace[name, k]
-		printf "%-16s %6d %6.1f", t, v[name, t, p[1], "reuses"], v[name, t, p[1], measure "_pct"]
+		printf "%-16s %6d %5.1f%4s", t, v[name, t, p[1], "reuses"], v[name, t, p[1], measure "_pct"],
+			measure == "bound" ? sprintf("/%.0f", v[name, t, p[1], "bound_peak_pct"]) : ""
 		for (i = 1; i <= n; i++)
 			printf "  %5.1f/%3.0f %6.2f%% %5d", v[name, t, p[i], "avg_pct"], v[name, t, p[i], "peak_pct"],
 				v[name, t, p[i], "miss_pct"], v[name, t, p[i], "misses"]

@@ -19,8 +19,8 @@
  * registration to the end of a deregistration. A miss is a use that finds its region unregistered, or waits more than 1
  * us for the helper; the first use of a region is none.
  *
- * The bound (bound_pct) is what one helper reaches who knows the future, without a miss: every idle interval is used in
- * which a deregistration and, in time for the next use, a registration fit between those of the others. Latest starts
+ * The bound (bound_pct, and its peak bound_peak_pct) is what one helper reaches who knows the future, without a miss:
+ * every idle interval is used in which a deregistration and, in time for the next use, a registration fit between those of the others. Latest starts
  * of the registrations are computed from the end of the trace backwards, deregistrations go into the first room before
  * them.
  */
@@ -411,10 +411,53 @@ static int64_t first_room(const struct gap *gap, size_t n, int64_t at, int64_t l
 	return at;
 }
 
-static double bound(const struct run *r)
+struct change { /* of the registered bytes */
+	int64_t at_ns, bytes;
+};
+
+static int by_time(const void *a, const void *b)
+{
+	const struct change *x = a, *y = b;
+
+	return x->at_ns != y->at_ns ? (x->at_ns > y->at_ns) - (x->at_ns < y->at_ns) :
+				      (x->bytes > y->bytes) - (x->bytes < y->bytes);
+}
+
+static int64_t highest(struct change *change, size_t n)
+{
+	int64_t bytes = 0, peak = 0;
+
+	qsort(change, n, sizeof *change, by_time);
+	for (size_t i = 0; i < n; i++) {
+		bytes += change[i].bytes;
+		peak = bytes > peak ? bytes : peak;
+	}
+	return peak;
+}
+
+/* When each region is registered for the first time in leave-pinned's run. */
+static size_t find_first(const struct run *r, struct change *change)
+{
+	bool *touched = trace_get(r->t->regions + 1, sizeof *touched);
+	size_t n = 0;
+
+	for (size_t i = 0; i < 2 * r->t->uses; i++) {
+		struct event e = r->t->event[i];
+		uint32_t region = r->t->use[e.use].region;
+
+		if (!touched[region])
+			change[n++] = (struct change){ r->start[e.use], (int64_t)r->t->bytes[region] };
+		touched[region] = true;
+	}
+	free(touched);
+	return n;
+}
+
+static double bound(const struct run *r, double *ret_peak)
 {
 	struct gap *gap = trace_get(r->t->uses + r->t->regions, sizeof *gap), **order;
-	size_t n = find_gaps(r, gap), kept = 0, timed = 0;
+	struct change *change = trace_get(2 * r->t->uses + 3 * r->t->regions, sizeof *change);
+	size_t n = find_gaps(r, gap), kept = 0, timed = 0, changes = find_first(r, change);
 	int64_t next = NEVER, helper = 0;
 	double area = r->area;
 
@@ -446,7 +489,12 @@ static double bound(const struct run *r)
 			continue;
 		helper = gone;
 		area -= (double)r->t->bytes[g->region] * (double)(back - gone);
+		change[changes++] = (struct change){ gone, -(int64_t)r->t->bytes[g->region] };
+		if (back < r->now_ns)
+			change[changes++] = (struct change){ back, (int64_t)r->t->bytes[g->region] };
 	}
+	*ret_peak = (double)highest(change, changes);
+	free(change);
 	free(order);
 	free(gap);
 	return area;
@@ -507,7 +555,7 @@ static void replay(const char *path)
 {
 	struct trace t;
 	struct run leave, r;
-	double area, peak;
+	double area, peak, bound_area, bound_peak;
 	uint64_t budget;
 
 	trace_read(path, &option.trace, &t);
@@ -518,7 +566,8 @@ static void replay(const char *path)
 	run(&r, &t, option.policy, budget);
 	printf("trace=%s policy=%s regions=%u reuses=%" PRIu64, t.name, policy_names[r.policy], t.regions, r.reuses);
 	printf(" avg_pct=%.2f peak_pct=%.2f", pct(r.area / (double)r.now_ns, area), pct((double)r.peak, peak));
-	printf(" bound_pct=%.2f", pct(bound(&leave) / (double)leave.now_ns, area));
+	bound_area = bound(&leave, &bound_peak);
+	printf(" bound_pct=%.2f bound_peak_pct=%.2f", pct(bound_area / (double)leave.now_ns, area), pct(bound_peak, peak));
 	printf(" inuse_pct=%.2f", pct((double)t.inuse_peak, peak));
 	if (budget != UINT64_MAX)
 		printf(" budget_pct=%.2f", pct((double)budget, peak));

@@ -27,10 +27,15 @@ trace two '0 1000 0 S 10000 4096' '50000 51000 8000 S 10000 4096'
 # shellcheck disable=SC2086 # $k is an option and its argument
 {
 line 'leave-pinned keeps it' 'reuses=1 avg_pct=100.00 peak_pct=100.00 misses=0 time_pct=100.00' $k "$t/two.csv"
-line 'the bound has it in time' 'bound_pct=40.91 inuse_pct=100.00' $k "$t/two.csv" # 4500 of 11000
+line 'the bound has it in time' 'bound_pct=40.91 bound_peak_pct=100.00 inuse_pct=100.00' $k "$t/two.csv" # 4500 of 11000
 # Two of them at once, idle for 1700: for one of them there is time, 200 of 10600.
 trace both '0 3000 0 S 10000 4096' '10 2010 0 S 20000 4096' '4000 4100 1700 S 10000 4096' '4010 4090 1700 S 20000 4096'
 line 'the bound has one helper' 'bound_pct=98.11' $k "$t/both.csv"
+# One after the other: deregistering the first takes 500.
+for next in '300 100.00' '1000 50.00'; do
+	trace turns '0 1000 0 S 10000 4096' "2000 3000 ${next% *} S 20000 4096"
+	line "the bound's peak, ${next% *} ns apart" "bound_peak_pct=${next#* } inuse_pct=50.00" $k "$t/turns.csv"
+done
 # Registered to 2500 and from 10500 to 13000, for 2000 ns of cost more.
 line 'none pays at each use' 'avg_pct=38.46 misses=1 miss_pct=100.00 time_pct=118.18' $k -p none "$t/two.csv"
 line 'the timeline has the average of each part' 'ms=0.013 timeline=100.0,100.0,50.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,50.0,100.0,100.0' \
