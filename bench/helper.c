@@ -119,7 +119,7 @@ static void measure(const struct kind *k)
 {
 	double ns[ROUNDS];
 	struct hp_plan_stats stats;
-	struct hp_plan_config config = { HP_PLAN_PREDICT, k->mode, UINT64_MAX, (size_t)4 << 20, cost_ns, NULL };
+	struct hp_plan_config config = { HP_PLAN_PREDICT, k->mode, UINT64_MAX, (size_t)4 << 20, cost_ns, NULL, 0 };
 
 	if (k->mode == HP_PLAN_BUDGET)
 		config.budget = k->regions / 4 * REGION;

@@ -20,9 +20,9 @@
  * us for the helper; the first use of a region is none.
  *
  * The bound (bound_pct, and its peak bound_peak_pct) is what one helper reaches who knows the future, without a miss:
- * every idle interval is used in which a deregistration and, in time for the next use, a registration fit between those of the others. Latest starts
- * of the registrations are computed from the end of the trace backwards, deregistrations go into the first room before
- * them.
+ * every idle interval is used in which a deregistration and, in time for the next use, a registration fit between those
+ * of the others. Latest starts of the registrations are computed from the end of the trace backwards, deregistrations
+ * go into the first room before them.
  */
 #include <argp.h>
 #include <err.h>

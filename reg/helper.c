@@ -222,6 +222,7 @@ int hp_helper_open(hugepin_domain *d)
 		.budget = !hp_has_budget(d) || pages ? UINT64_MAX : d->bytes_max,
 		.memory = (size_t)hp_config.predict_memory,
 		.cost_ns = tracked_cost_ns,
+		.heard_ns = 2 * HP_GATHER_NS, /* the other half is waking up */
 	};
 	struct hp_helper *h;
 

@@ -35,6 +35,7 @@ struct hp_plan_config {
 	/* The learnt time that the helper takes to register or deregister the region. Called with `arg`. */
 	uint64_t (*cost_ns)(void *arg, uint32_t region, uint64_t bytes, bool registering);
 	void *arg;
+	uint64_t heard_ns; /* time from a use to its being told, because several are told at once */
 };
 #define HP_PLAN_MEMORY_MIN ((size_t)64 << 10)
 

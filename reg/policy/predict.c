@@ -20,17 +20,22 @@
 #define RATIO_MAX 3.0f /* a later use counts no worse, because a new guess is made meanwhile */
 #define SPREAD_LOW 1.05f /* high / low of samples that agree; SPREAD_MIDDLE: that nearly agree */
 #define SPREAD_MIDDLE 1.2f
-#define LENGTHS 24 /* classes of low: by 1.5 octaves, from 1 us */
+#define LENGTHS 18 /* classes of low: by 1.5 octaves, from 1 us to two minutes */
 #define LENGTH_FIRST 20 /* half octaves in 1 us */
-#define KINDS (3 * 3) /* kinds of guesses: by the number of samples, and by how well they agree */
+#define KINDS (HP_PREDICT_ORDERS * 3) /* kinds of guesses: by the number of samples, and by how well they agree */
 #define CLASSES (KINDS * LENGTHS)
+#define TURN_USES 8 /* so many uses before the region's are looked at for its turn */
+/* The prior: of so many turns, so many came too late. It is low, because programs repeat their order. */
+#define PRIOR_TURNS 20.0f
+#define PRIOR_LATE 0.01f
 
 static const float margins[HP_PREDICT_MARGINS] = { .3f,	 .5f,  .65f, .75f, .8f,	 .85f, .9f, .93f,
 						   .95f, .97f, .98f, .99f, 1.0f, 1.02f, 1.05f };
-/* The prior: the share of uses that come before margins[i] * low. Row 0, for guesses from one sample, is the average of
- * the traces. Row 1, for guesses from several samples, is higher than the average, so that the policy risks little
- * before it knows the program. */
-static const float early[2][HP_PREDICT_MARGINS] = {
+/* The prior: the share of uses that come before margins[i] * low. Row 1, for guesses from one sample, is the average of
+ * the traces. The others are higher than the average, so that the policy risks little before it knows the program: row
+ * 0 for guesses from the region's own uses, row 2 for guesses from several samples. */
+static const float early[3][HP_PREDICT_MARGINS] = {
+	{ .5f, .5f, .5f, .5f, .5f, .5f, .5f, .5f, .5f, .5f, .5f, .5f, .5f, .5f, .5f },
 	{ .02f, .025f, .03f, .04f, .05f, .06f, .12f, .2f, .28f, .38f, .46f, .55f, .63f, .75f, .9f },
 	{ .012f, .014f, .018f, .022f, .026f, .03f, .05f, .07f, .1f, .16f, .21f, .31f, .51f, .71f, .91f },
 };
@@ -105,10 +110,12 @@ void hp_predict_init(struct hp_predict *p, void *zeroed, size_t bytes)
 		struct hp_predict_errors *e = &p->errors[CLASSES + kind];
 		e->weight = PRIOR;
 		for (int i = 0; i < HP_PREDICT_MARGINS; i++) {
-			e->early[i] = PRIOR * early[kind >= KINDS / 3][i];
+			e->early[i] = PRIOR * early[HP_MIN(kind / 3, 2)][i];
 			e->late[i] = PRIOR * HP_MAX(0.0f, 1 - margins[i]);
 		}
 	}
+	for (int i = 0; i < HP_PREDICT_ORDERS; i++)
+		p->orders[i] = (struct hp_predict_order){ PRIOR_LATE, PRIOR_TURNS };
 }
 
 /* ------------------------------------------------------------------ contexts */
@@ -317,7 +324,7 @@ static uint32_t first_within(struct hp_predict *p, uint32_t x, uint32_t age)
 
 static uint16_t guess_class(unsigned samples, uint64_t low, uint64_t high)
 {
-	unsigned count = samples <= 1 ? 0 : samples <= 3 ? 1 : 2;
+	unsigned count = samples <= 1 ? samples : samples <= 3 ? 2 : 3;
 	float spread = (float)high / (float)low;
 	unsigned octave = 63 - (unsigned)__builtin_clzll(low | 1);
 	unsigned half = 2 * octave + ((float)low >= 1.41421356f * (float)(1ull << octave));
@@ -345,9 +352,50 @@ static unsigned look_up(struct hp_predict *p, unsigned level)
 	return n;
 }
 
-bool hp_predict_next(struct hp_predict *p, uint32_t chain, unsigned samples_min, struct hp_predict_guess *ret_)
+/* Find the turn of a region that was used in use x, after use `since`, and add it to those of the samples before.
+ * False: there is none. */
+static bool find_turn(struct hp_predict *p, uint32_t x, uint32_t since, uint64_t need_ns, uint64_t more_ns,
+		      struct hp_predict_guess *turn)
+{
+	uint64_t time = p->past[x & p->past_mask].time;
+
+	for (uint32_t n = 1; n <= TURN_USES && x - n != since; n++, p->steps++) {
+		if (time - p->past[(x - n) & p->past_mask].time < need_ns + n * more_ns)
+			continue;
+		if (!turn->turn || x - n - since < turn->turn) {
+			turn->turn = x - n - since;
+			turn->before = p->past[(x - n) & p->past_mask].region;
+		}
+		uint64_t ns = time - p->past[(since + turn->turn) & p->past_mask].time;
+		turn->turn_ns = turn->turn_ns ? HP_MIN(turn->turn_ns, ns) : ns;
+		return true;
+	}
+	return false;
+}
+
+/* Guess that the time between the region's last two uses is its period. */
+static bool guess_period(struct hp_predict *p, uint32_t chain, uint64_t need_ns, uint64_t more_ns,
+			 struct hp_predict_guess *ret_)
+{
+	const struct hp_predict_past *x = &p->past[chain & p->past_mask];
+	uint64_t now = p->event_times[p->events & p->event_mask], next;
+
+	if (chain != p->starts || x->prev == chain || p->starts - x->prev > p->past_mask)
+		return false;
+	next = 2 * x->time - p->past[x->prev & p->past_mask].time;
+	if (next <= now)
+		return false;
+	*ret_ = (struct hp_predict_guess){ .low_ns = next - now, .high_ns = next - now, .median_ns = next - now,
+					    .class = guess_class(0, next - now, next - now) };
+	find_turn(p, chain, x->prev, need_ns, more_ns, ret_);
+	return true;
+}
+
+bool hp_predict_next(struct hp_predict *p, uint32_t chain, unsigned samples_min, uint64_t need_ns, uint64_t more_ns,
+		     struct hp_predict_guess *ret_)
 {
 	uint64_t samples[2][HP_PREDICT_SAMPLES]; /* of the present context, and of the best one so far */
+	struct hp_predict_guess turns[2]; /* only their turns are set */
 	unsigned best = 0, to = 0;
 	uint64_t now = p->event_times[p->events & p->event_mask];
 
@@ -358,6 +406,8 @@ bool hp_predict_next(struct hp_predict *p, uint32_t chain, unsigned samples_min,
 			continue;
 		unsigned occurrences = look_up(p, (unsigned)level), n = 0, without = 0;
 		uint32_t x = chain;
+		bool ordered = need_ns > 0;
+		turns[to] = (struct hp_predict_guess){ 0 };
 		for (unsigned i = 0; i < occurrences; i++) {
 			const struct hp_predict_ago *ago = &p->ago[level][i];
 			if (p->starts - chain >= ago->uses) { /* the region was not used since */
@@ -366,16 +416,18 @@ bool hp_predict_next(struct hp_predict *p, uint32_t chain, unsigned samples_min,
 			}
 			x = first_within(p, x, ago->uses);
 			samples[to][n++] = ago->ns - (now - p->past[x & p->past_mask].time);
+			ordered = ordered && find_turn(p, x, p->starts - ago->uses, need_ns, more_ns, &turns[to]);
 		}
 		if (without >= ENOUGH_NONE)
 			break;
 		if (n > best && (!best || n >= samples_min)) {
 			best = n;
+			turns[to].turn = ordered ? turns[to].turn : 0;
 			to ^= 1;
 		}
 	}
 	if (!best)
-		return false;
+		return need_ns && guess_period(p, chain, need_ns, more_ns, ret_);
 	uint64_t *s = samples[to ^ 1];
 	for (unsigned i = 1; i < best; i++) {
 		uint64_t v = s[i];
@@ -385,7 +437,9 @@ bool hp_predict_next(struct hp_predict *p, uint32_t chain, unsigned samples_min,
 		s[j] = v;
 	}
 	uint64_t low = HP_MAX(s[0], 1u), high = HP_MAX(s[best - 1], low);
-	*ret_ = (struct hp_predict_guess){ low, high, s[best / 2], best, guess_class(best, low, high) };
+	const struct hp_predict_guess *t = &turns[to ^ 1];
+	*ret_ = (struct hp_predict_guess){ low, high, s[best / 2], best, guess_class(best, low, high),
+					    t->turn, t->before, t->turn_ns };
 	return true;
 }
 
@@ -405,6 +459,29 @@ void hp_predict_score(struct hp_predict *p, uint16_t class, float ratio)
 	ratio = HP_MIN(ratio, RATIO_MAX);
 	add_error(&p->errors[class], ratio);
 	add_error(&p->errors[CLASSES + class % KINDS], ratio);
+}
+
+void hp_predict_score_turn(struct hp_predict *p, uint16_t class, bool came)
+{
+	struct hp_predict_order *o = &p->orders[class % KINDS / 3];
+
+	o->all = o->all * DECAY + 1;
+	o->late = o->late * DECAY + !came;
+}
+
+float hp_predict_disorder(const struct hp_predict *p, uint16_t class)
+{
+	const struct hp_predict_order *o = &p->orders[class % KINDS / 3];
+
+	return o->late / o->all;
+}
+
+uint64_t hp_predict_use(const struct hp_predict *p, uint32_t ago, uint32_t *ret_region)
+{
+	const struct hp_predict_past *x = &p->past[(p->starts - ago) & p->past_mask];
+
+	*ret_region = x->region;
+	return x->time;
 }
 
 float hp_predict_margin(const struct hp_predict *p, uint16_t class, float wait, float miss, float *ret_margin)

@@ -7,6 +7,9 @@
  * longest context that was seen often enough is right about the next uses. It is asked again at every event, which
  * corrects errors in time as they add up. (Lempel-Ziv-like prefetching after Vitter and Krishnan 1996, with times.)
  *
+ * For the same reason a guess also names the region's turn: the use that came before the region's in all samples, early
+ * enough to register it. The turn has not come as long as that use has not begun, however late it is.
+ *
  * Pure and bounded: hp_predict_init() gets all memory. If it is full, contexts are forgotten, first those that were
  * seen only once.
  */
@@ -20,6 +23,7 @@
 #define HP_PREDICT_LEVELS 10 /* context lengths 1 .. 512 */
 #define HP_PREDICT_SAMPLES 8 /* occurrences that a context remembers */
 #define HP_PREDICT_MARGINS 15
+#define HP_PREDICT_ORDERS 4
 #define HP_PREDICT_NONE UINT32_MAX /* value of a chain: no use of the region is known */
 
 struct hp_predict_past; /* a use that has begun */
@@ -61,6 +65,9 @@ struct hp_predict {
 	unsigned steps; /* links followed for guesses since the event */
 
 	struct hp_predict_errors *errors;
+	struct hp_predict_order {
+		float late, all; /* decayed numbers of turns */
+	} orders[HP_PREDICT_ORDERS];
 };
 
 /* The bytes that init() needs if the caller offers `bytes`. */
@@ -78,15 +85,29 @@ unsigned hp_predict_followers(const struct hp_predict *p, uint32_t *ret_, unsign
 /* The region's next use, in ns after the latest event. */
 struct hp_predict_guess {
 	uint64_t low_ns, high_ns, median_ns; /* lowest, highest and median sample */
-	unsigned samples;
+	unsigned samples; /* 0: guessed from the time between the region's last two uses */
 	uint16_t class; /* class of guesses, for the table of errors */
+	/* The region's turn comes when so many further uses have begun, the last of them of the region `before`, and its
+	 * own use was then at least turn_ns away. 0: it is not known. */
+	uint32_t turn, before;
+	uint64_t turn_ns;
 };
-/* Guess by the longest context with samples_min samples, or else by the longest with any. False: nothing is known, or
- * no use is expected. */
-bool hp_predict_next(struct hp_predict *p, uint32_t chain, unsigned samples_min, struct hp_predict_guess *ret_);
+/* Guess by the longest context with samples_min samples, or else by the longest with any. If there is none and the
+ * latest use is the region's, guess by the time since its use before. A turn is only named if from it to the region's
+ * use there were need_ns, and more_ns for each of the uses. If need_ns is 0, only contexts are asked, and only for the
+ * time. False: nothing is known, or no use is expected. */
+bool hp_predict_next(struct hp_predict *p, uint32_t chain, unsigned samples_min, uint64_t need_ns, uint64_t more_ns,
+		     struct hp_predict_guess *ret_);
 
 /* Learn that a use came `ratio` times as late as the guess's `low`. */
 void hp_predict_score(struct hp_predict *p, uint16_t class, float ratio);
+
+/* Learn whether a turn that such a guess named came early enough. disorder() is the share of those that did not. */
+void hp_predict_score_turn(struct hp_predict *p, uint16_t class, bool came);
+float hp_predict_disorder(const struct hp_predict *p, uint16_t class);
+
+/* When the use began that is so many uses before the latest, and of which region it is. */
+uint64_t hp_predict_use(const struct hp_predict *p, uint32_t ago, uint32_t *ret_region);
 
 /* The margin m of the class at which waiting until m * low costs least: cost = wait * (mean time used after m * low,
  * in low) + miss * (share of uses before m * low). Returns the cost. */

@@ -1,12 +1,12 @@
 /*
  * See schedule.h.
  *
- * Every idle region is in one of the five trees of timeline.h, by the plan's intention for it. Each event decides again
+ * Every idle region is in one of the six trees of timeline.h, by the plan's intention for it. Each event decides again
  * about a bounded number of regions that it may concern, however many regions there are.
  *
  * Invariants:
  * 1. A region in use is in no tree, so no step is ever for it.
- * 2. KEPT, IDLE and LEAVING contain only registered regions, DUE and GONE only others.
+ * 2. KEPT, IDLE and LEAVING contain only registered regions, DUE, TURN and GONE only others.
  * 3. The steps asked for here never make `held` exceed the budget.
  */
 #include "reg/policy/schedule.h"
@@ -24,7 +24,7 @@
  * The means are over recorded traces of MPI programs, over pieces of these (30 to 1500 uses, with jitter and other
  * times between uses), and over invented shapes of programs.
  */
-#define MISSES_ALLOWED 0.005f /* misses allowed: this part of all re-uses, but at least one for each region */
+#define MISSES_ALLOWED 0.005f /* misses allowed: this part of all re-uses, and one for each region */
 /* factor in the price of a miss: average bytes x ns idle before a use, times uses so far, divided by the misses left */
 #define PRICE 0.2f
 #define PRICE_USES 60.0f /* a run is assumed to have at least so many uses */
@@ -40,9 +40,8 @@
 #define ABANDONED_PRICE 0.25f /* its bytes x ns idle are worth this part of a miss */
 #define ABANDONED_NS 1000000u /* it has been idle for at least this time */
 #define ABANDONED_USES 8 /* there were on average so many uses for each region */
-#define SITE_REGIONS 8 /* a site is judged once so many regions were first seen there */
-/* if fewer than one in so many is used again, regions first seen at the site are released at once */
-#define SITE_REUSED 10
+/* If fewer than one in so many was missed at its second use, regions first seen at the site are released at once. */
+#define SITE_MISSED 16
 /* samples that a context should have; in budget mode only the order matters, for which one is enough */
 #define SAMPLES_SAVE 3
 #define SAMPLES_BUDGET 1
@@ -54,7 +53,7 @@
 
 struct site {
 	uint32_t tag;
-	uint16_t first, reused; /* numbers of regions */
+	uint16_t first, missed; /* numbers of regions */
 };
 
 struct hp_schedule {
@@ -76,7 +75,6 @@ struct hp_schedule {
 	/* The price of a miss is computed from these. */
 	uint64_t seen; /* number of regions ever seen */
 	uint64_t uses, reuses, misses;
-	uint64_t alarm; /* the alarm lasts until this number of uses */
 	double idle_byte_ns; /* sum of bytes x idle ns before a use */
 	uint64_t gap_max;
 	float price_factor;
@@ -146,7 +144,7 @@ static uint64_t advance_clock(struct hp_schedule *s, uint64_t now_ns)
 /* The number of misses left. */
 static float tokens(const struct hp_schedule *s)
 {
-	return HP_MAX((float)s->seen, MISSES_ALLOWED * (float)s->reuses) - (float)s->misses;
+	return (float)s->seen + MISSES_ALLOWED * (float)s->reuses - (float)s->misses;
 }
 
 /* The price of a miss, in bytes x ns. */
@@ -157,16 +155,9 @@ static float price(const struct hp_schedule *s)
 	       HP_MAX(PRICE_TOKENS, tokens(s) - PRICE_KEPT);
 }
 
-/* Whether there is an alarm. After a miss, the other released regions may be missed for the same reason. If more of
- * them are released than misses are left, all are registered again, until each has been used once. */
-static bool alarmed(const struct hp_schedule *s)
-{
-	return s->uses < s->alarm;
-}
-
 static bool may_release(const struct hp_schedule *s)
 {
-	return tokens(s) >= TOKENS_MIN && !alarmed(s);
+	return tokens(s) >= TOKENS_MIN;
 }
 
 static bool fits_beside(const struct hp_schedule *s, uint64_t bytes)
@@ -180,11 +171,12 @@ static struct site *site_entry(const struct hp_schedule *s, uint32_t tag)
 	return &s->sites[tag & s->site_mask];
 }
 
-static bool used_once(const struct hp_schedule *s, const struct hp_planned *x)
+/* Whether to release x at once although nothing is known of its next use: as long as regions that were first seen at
+ * the same site were hardly ever missed for it. Each region is missed at most once so. */
+static bool may_be_used_once(const struct hp_schedule *s, const struct hp_planned *x)
 {
 	const struct site *site = site_entry(s, x->site);
-	return !x->reused && site->tag == x->site && site->first >= SITE_REGIONS &&
-	       site->reused * SITE_REUSED < site->first;
+	return !x->reused && (site->tag != x->site || site->missed * SITE_MISSED < site->first);
 }
 
 /* ------------------------------------------------------------------ decisions */
@@ -200,29 +192,62 @@ static void rest(struct hp_schedule *s, struct hp_planned *x)
 		hp_timeline_put(&s->timeline, x, HP_TREE_IDLE, x->idle_ns);
 }
 
+/* Intend to release x. */
+static void intend_release(struct hp_schedule *s, struct hp_planned *x)
+{
+	hp_timeline_put(&s->timeline, x, HP_TREE_LEAVING, x->tree == HP_TREE_LEAVING ? x->key : s->now);
+}
+
+/* x is not registered. Intend to register it when it is due, if that is known. */
+static void intend_register(struct hp_schedule *s, struct hp_planned *x)
+{
+	if (x->failed || x->due_ns == NEVER)
+		rest(s, x);
+	else if (x->turn)
+		hp_timeline_put(&s->timeline, x, HP_TREE_TURN, x->turn);
+	else
+		hp_timeline_put(&s->timeline, x, HP_TREE_DUE, x->due_ns);
+}
+
 /* Decide about an idle region of which the next use is guessed, where bytes are saved. Being away until a fraction
- * (margin) of the guessed time costs work and the risk of a miss; staying costs bytes times the guessed time. */
+ * (margin) of the guessed time, or until its turn, costs work and the risk of a miss; staying costs bytes times the
+ * guessed time. */
 static void decide_save(struct hp_schedule *s, struct hp_planned *x, const struct hp_predict_guess *guess)
 {
-	float low = (float)guess->low_ns, bytes = (float)x->bytes, margin = 1;
-	float work = (float)(x->register_ns + x->deregister_ns);
-	float cost = hp_predict_margin(&s->predict, guess->class, bytes * low, price(s), &margin) + bytes * work;
-	bool pays = cost < bytes * low && !x->failed;
-	uint64_t wait = (uint64_t)(low * margin);
+	float low = (float)guess->low_ns, turn = (float)guess->turn_ns, bytes = (float)x->bytes, miss = price(s);
+	float work = (float)(x->register_ns + x->deregister_ns), margin = 1, then;
+	float cost = hp_predict_margin(&s->predict, guess->class, bytes * low, miss, &margin), wait = low * margin;
 
+	x->turn = 0;
+	if (guess->turn) {
+		/* When the turn comes, the rest is waited for by time, or x is registered at once. */
+		float ordered = hp_predict_margin(&s->predict, guess->class, bytes * turn, miss, &then);
+		ordered = HP_MIN(ordered, bytes * turn) + hp_predict_disorder(&s->predict, guess->class) * miss;
+		if (ordered < cost) {
+			cost = ordered;
+			wait = HP_MAX(low - turn, 0.0f);
+			x->turn = s->uses + guess->turn;
+			x->before = guess->before;
+		}
+	}
 	if (!x->registered) {
-		x->due_ns = s->now + (alarmed(s) ? 0 : pays ? wait : guess->low_ns / 2);
-		if (x->failed)
-			rest(s, x);
-		else
-			hp_timeline_put(&s->timeline, x, HP_TREE_DUE, x->due_ns);
-	} else if (pays && margin * low > 2 * work && may_release(s)) {
-		x->due_ns = s->now + wait;
-		hp_timeline_put(&s->timeline, x, HP_TREE_LEAVING, x->tree == HP_TREE_LEAVING ? x->key : s->now);
+		if (cost >= bytes * low) /* not away any longer */
+			x->turn = 0, wait = 0;
+		x->due_ns = s->now + (uint64_t)wait;
+		intend_register(s, x);
+	} else if (cost + bytes * work < bytes * low && wait > 2 * work && !x->failed && may_release(s)) {
+		x->due_ns = s->now + (uint64_t)wait;
+		intend_release(s, x);
 	} else {
 		x->due_ns = NEVER;
 		rest(s, x);
 	}
+}
+
+/* The time from the beginning of a use until x can be registered because of it. */
+static uint64_t turn_ns(const struct hp_schedule *s, const struct hp_planned *x)
+{
+	return s->config.heard_ns + s->lead_ns + x->register_ns;
 }
 
 /* Decide about an idle region, by the present context. */
@@ -233,16 +258,15 @@ static void decide(struct hp_schedule *s, struct hp_planned *x)
 
 	if (x->tree >= HP_TREES)
 		return;
-	if (save && x->registered && used_once(s, x) && !x->failed) {
-		x->next_ns = x->due_ns = NEVER;
-		hp_timeline_put(&s->timeline, x, HP_TREE_LEAVING, s->now);
-		return;
-	}
-	if (!hp_predict_next(&s->predict, x->chain, save ? SAMPLES_SAVE : SAMPLES_BUDGET, &guess)) {
+	if (!hp_predict_next(&s->predict, x->chain, save ? SAMPLES_SAVE : SAMPLES_BUDGET,
+			     save ? turn_ns(s, x) : 0, x->register_ns, &guess)) {
 		x->next_ns = NEVER;
-		if (save && x->tree == HP_TREE_DUE) /* keep the earlier expectation */
+		if (save && (x->tree == HP_TREE_DUE || x->tree == HP_TREE_TURN)) /* keep the earlier expectation */
 			return;
-		rest(s, x);
+		if (save && x->registered && may_be_used_once(s, x) && !x->failed)
+			intend_release(s, x);
+		else
+			rest(s, x);
 		return;
 	}
 	x->next_ns = s->now + guess.median_ns;
@@ -250,6 +274,10 @@ static void decide(struct hp_schedule *s, struct hp_planned *x)
 		unsigned i = x->guesses ? 1 + (x->guesses - 1) % HP_PLANNED_GUESSES : 0;
 		x->scored[i] = (struct hp_planned_guess){ s->now, (float)guess.low_ns, guess.class };
 		x->guesses++;
+		if (guess.turn) {
+			x->scored_turn = s->uses + guess.turn;
+			x->scored_class = guess.class;
+		}
 		decide_save(s, x, &guess);
 	} else if (x->registered) {
 		hp_timeline_put(&s->timeline, x, HP_TREE_KEPT, x->next_ns);
@@ -307,42 +335,50 @@ static void score(struct hp_schedule *s, struct hp_planned *x)
 		hp_predict_score(&s->predict, g->class, (float)(s->now - g->at_ns) / g->low);
 	}
 	x->guesses = 0;
+	if (!x->scored_turn)
+		return;
+	uint32_t region;
+	/* This use is counted already, but hp_predict_start() is not called yet. */
+	bool begun = x->scored_turn < s->uses;
+	uint64_t ago = begun ? s->uses - 1 - x->scored_turn : 0;
+	uint64_t left_ns = begun ? s->now - hp_predict_use(&s->predict, (uint32_t)ago, &region) : 0;
+	hp_predict_score_turn(&s->predict, x->scored_class, left_ns >= turn_ns(s, x));
+	x->scored_turn = 0;
 }
 
-/* Count a region's first use for its site, to learn whether regions first seen there are used again. Unknown sites are
- * not counted as one site. The upper bits of the product distinguish code addresses that lie close together. */
+/* Count a region's first use for its site, to learn whether regions first seen there are missed. Unknown sites count as
+ * one. The upper bits of the product distinguish code addresses that lie close together. */
 static void count_first_use(struct hp_schedule *s, struct hp_planned *x, uint64_t at)
 {
-	if (!at)
-		return;
 	x->site = (uint32_t)(at * UINT64_C(0x9e3779b97f4a7c15) >> 32) | 1;
 	struct site *site = site_entry(s, x->site);
 	if (site->tag != x->site)
 		*site = (struct site){ .tag = x->site };
 	if (site->first == UINT16_MAX) {
 		site->first /= 2;
-		site->reused /= 2;
+		site->missed /= 2;
 	}
 	site->first++;
 }
 
 /* Count a use of a region that was used before. A miss that the plan caused makes later misses dearer, and a hit makes
- * them cheaper by little. */
+ * them cheaper by little. A miss that nothing foretold does not count, because it tells nothing about the guesses. */
 static void count_use(struct hp_schedule *s, struct hp_planned *x, bool hit)
 {
+	struct site *site = site_entry(s, x->site);
+	bool missed = !hit && (x->released || s->asked == x->number);
+
 	s->uses++;
 	s->reuses++;
-	if (!x->reused && site_entry(s, x->site)->tag == x->site)
-		site_entry(s, x->site)->reused++;
-	x->reused = true;
-	if (!hit && (x->released || s->asked == x->number)) {
+	if (missed && !x->reused && site->tag == x->site)
+		site->missed++;
+	if (missed && !x->unforeseen) {
 		s->misses++;
 		s->price_factor *= PRICE_MISS;
-		if (tokens(s) - (float)s->timeline.due < TOKENS_MIN)
-			s->alarm = s->uses + s->timeline.known;
 	} else if (hit) {
 		s->price_factor = HP_MAX(PRICE_MIN, s->price_factor * PRICE_HIT);
 	}
+	x->reused = true;
 	if (!x->uses) {
 		uint64_t gap = s->now - x->idle_ns;
 		s->gap_max = HP_MAX(s->gap_max, gap);
@@ -377,9 +413,10 @@ void hp_schedule_start(struct hp_schedule *s, uint32_t region, uint64_t bytes, u
 	hp_timeline_leave(&s->timeline, x);
 	x->bytes = bytes;
 	x->registered = x->registered || hit;
-	x->released = x->failed = false;
+	x->released = x->unforeseen = x->failed = false;
 	s->asked = s->asked == region ? 0 : s->asked;
 	x->due_ns = x->next_ns = NEVER;
+	x->turn = 0;
 	x->uses++;
 	s->held += bytes;
 	hp_predict_start(&s->predict, region, site, s->now, &x->chain);
@@ -417,7 +454,7 @@ void hp_schedule_registered(struct hp_schedule *s, uint32_t region, uint64_t now
 	if (!holds(x))
 		s->held += x->bytes;
 	x->registered = true;
-	x->released = x->failed = false;
+	x->released = x->unforeseen = x->failed = false;
 	x->due_ns = NEVER;
 	if (!x->uses)
 		rest(s, x);
@@ -442,10 +479,7 @@ void hp_schedule_deregistered(struct hp_schedule *s, uint32_t region, uint64_t n
 	else
 		x->released = x->tree == HP_TREE_LEAVING || s->asked == region;
 	s->asked = s->asked == region ? 0 : s->asked;
-	if (x->due_ns != NEVER)
-		hp_timeline_put(&s->timeline, x, HP_TREE_DUE, x->due_ns);
-	else
-		rest(s, x);
+	intend_register(s, x);
 }
 
 void hp_schedule_failed(struct hp_schedule *s, uint32_t region, uint64_t now_ns)
@@ -484,9 +518,10 @@ static struct hp_plan_step step_evict(const struct hp_planned *x)
 	return (struct hp_plan_step){ .what = HP_PLAN_DEREGISTER, .region = x->number };
 }
 
-static struct hp_plan_step step_release(struct hp_schedule *s, const struct hp_planned *x)
+static struct hp_plan_step step_release(struct hp_schedule *s, struct hp_planned *x)
 {
 	s->asked = x->number;
+	x->unforeseen = x->due_ns == NEVER && !x->reused;
 	return step_evict(x);
 }
 
@@ -587,6 +622,16 @@ static struct hp_plan_step next_save(struct hp_schedule *s)
 			return step_evict(victim);
 		rest(s, x); /* until the next decision about x */
 		start = NEVER;
+	}
+	while ((x = hp_timeline_first(&s->timeline, HP_TREE_TURN)) && x->turn <= s->uses) {
+		uint32_t region;
+		hp_predict_use(&s->predict, (uint32_t)(s->uses - x->turn), &region);
+		if (region == x->before && fits_beside(s, x->bytes))
+			return step_register(x);
+		struct hp_planned *victim = region == x->before ? victim_for(s, x, s->now) : NULL;
+		if (victim)
+			return step_evict(victim);
+		rest(s, x); /* until the next decision about x */
 	}
 	while ((x = hp_timeline_first(&s->timeline, HP_TREE_LEAVING))) {
 		if (x->due_ns != NEVER && x->due_ns <= now + 2 * (x->register_ns + x->deregister_ns)) {

@@ -105,7 +105,6 @@ static uint32_t treap_cut(struct hp_timeline *t, uint32_t root, uint32_t i)
 
 void hp_timeline_leave(struct hp_timeline *t, struct hp_planned *x)
 {
-	t->due -= x->tree == HP_TREE_DUE;
 	if (x->tree < HP_TREES)
 		t->roots[x->tree] = treap_cut(t, t->roots[x->tree], (uint32_t)(x - t->regions));
 	x->tree = HP_TREE_BUSY;
@@ -118,7 +117,6 @@ void hp_timeline_put(struct hp_timeline *t, struct hp_planned *x, enum hp_tree t
 	hp_timeline_leave(t, x);
 	x->tree = (uint8_t)tree;
 	x->key = key;
-	t->due += tree == HP_TREE_DUE;
 	t->roots[tree] = treap_insert(t, t->roots[tree], (uint32_t)(x - t->regions));
 }
 
@@ -221,7 +219,7 @@ struct hp_planned *hp_timeline_forgettable(const struct hp_timeline *t)
 		return gone->key < idle->key ? gone : idle;
 	if (gone || idle)
 		return gone ? gone : idle;
-	for (int tree = HP_TREE_KEPT; tree <= HP_TREE_DUE; tree++)
+	for (int tree = HP_TREE_KEPT; tree <= HP_TREE_TURN; tree++)
 		if (tree != HP_TREE_IDLE && t->roots[tree])
 			return hp_timeline_last(t, (enum hp_tree)tree);
 	return NULL;

@@ -1,7 +1,7 @@
 /*
- * The regions that a schedule knows, by number. Each idle region is in one of five trees, by the plan's intention for
- * it. A tree is ordered by time, and knows when its registrations must begin at the latest, if they are made one after
- * another and each is done when it is due.
+ * The regions that a schedule knows, by number. Each idle region is in one of six trees, by the plan's intention for
+ * it. A tree is ordered by time, or TURN by uses, and knows when its registrations must begin at the latest, if they
+ * are made one after another and each is done when it is due.
  *
  * Pure, as the plan (plan.h). Regions are in an array, in slots from 1 up; slot 0 means none.
  */
@@ -16,6 +16,7 @@ enum hp_tree {
 	HP_TREE_IDLE, /* registered, no use is expected; key: since when it is idle */
 	HP_TREE_LEAVING, /* registered, going to be released; key: since when */
 	HP_TREE_DUE, /* not registered, going to be registered; key: by when */
+	HP_TREE_TURN, /* not registered, going to be registered when its turn comes; key: the use at which that is */
 	HP_TREE_GONE, /* not registered, no use is expected; key: since when it is idle */
 	HP_TREES,
 	HP_TREE_BUSY = HP_TREES, /* in use, and in no tree */
@@ -38,6 +39,7 @@ struct hp_planned {
 	bool released; /* the plan released the region, and will register it again */
 	bool failed; /* a step failed: the plan does not ask again before the region's next event */
 	bool reused;
+	bool unforeseen; /* the plan released the region without knowing its next use */
 	uint64_t key; /* orders the regions in the tree */
 	int64_t first_ns; /* latest start of the first registration in this subtree */
 	int64_t work_ns; /* time that all registrations in this subtree take */
@@ -48,6 +50,10 @@ struct hp_planned {
 	uint64_t idle_ns; /* idle since then */
 	uint64_t next_ns; /* expected next use, or NEVER */
 	uint64_t due_ns; /* registered again by then, or NEVER */
+	uint64_t turn; /* registered again when this use, by number, has begun, if it is of `before`; 0: by due_ns */
+	uint64_t scored_turn; /* of the last guess that had one */
+	uint32_t before;
+	uint16_t scored_class;
 	uint64_t register_ns, deregister_ns;
 	uint32_t chain;
 	uint32_t site;
@@ -61,7 +67,6 @@ struct hp_timeline {
 	uint32_t *index; /* slots by number, with linear probing */
 	uint32_t index_mask;
 	uint32_t roots[HP_TREES];
-	uint64_t due; /* regions that are released and to be registered again */
 };
 
 /* The region with this number. NULL: it is not known. */

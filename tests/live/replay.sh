@@ -199,9 +199,18 @@ page() { sed -n "/^### $1/,/^| \(all\|sum\) /p" "$traces/../../docs/PERFORMANCE.
 for policy in cf11 predict; do "$program" -p $policy "$traces"/*.csv.gz; done | awk -f "$t/tables.awk" >"$t/save"
 for policy in lru cf11 predict; do "$program" -p $policy -b 25% "$traces"/*.csv.gz; done | grep -v ' budget_pct=100.00 ' |
 	awk -v budget=1 -f "$t/tables.awk" >"$t/budget"
+for policy in cf11 predict; do "$program" -c 0 -p $policy "$t"/{bt,sp,lu,cg,ft}.csv; done | awk '{
+	for (i = 1; i <= NF; i++) { split($i, pair, "="); f[pair[1]] = pair[2] }
+	name = f["trace"]
+	if (!(name in line)) order[++count] = name
+	if (!(name in line)) line[name] = sprintf("| %s | %d | %.1f |", name, f["reuses"], f["bound_peak_pct"])
+	line[name] = line[name] sprintf(" %.1f (%d) |", f["peak_pct"], f["misses"])
+} END { for (k = 1; k <= count; k++) print line[order[k]] }' >"$t/peak"
 page 'Mode save' >"$t/save.page"
+sed -n '/^### Peak/,/^### Mode/p' "$traces/../../docs/PERFORMANCE.md" | grep '^| ' | grep -v '^| trace' >"$t/peak.page"
 page 'Mode budget' >"$t/budget.page"
 works 'docs/PERFORMANCE.md has what predict and cf11 come to' diff "$t/save.page" "$t/save"
+works 'and which peaks they have on shapes' diff "$t/peak.page" "$t/peak"
 works 'and within a budget' diff "$t/budget.page" "$t/budget"
 # hugepin_policy(7) has the last lines of both.
 awk -F'[ |()]+' '$2 == "all" { printf "keeps %s %% of the bytes of\nat %s %% misses\n%s %%, at %s %%\n", $6, $7, $4, $5 }' "$t/save" >"$t/sums"

@@ -32,11 +32,11 @@ static struct {
 static uint64_t size_of[NUMBERS];
 static bool registered[NUMBERS], seen[NUMBERS];
 static unsigned in_use[NUMBERS];
-static uint64_t pinned_bytes;
+static uint64_t pinned_bytes, heard_ns;
 
 static struct hp_schedule *plan(enum hp_plan_mode mode, uint64_t budget, size_t memory)
 {
-	struct hp_plan_config config = { HP_PLAN_PREDICT, mode, budget, memory, cost_ns, NULL };
+	struct hp_plan_config config = { HP_PLAN_PREDICT, mode, budget, memory, cost_ns, NULL, heard_ns };
 	return hp_schedule_new(&config);
 }
 
@@ -180,9 +180,10 @@ static double share(void)
 	return world.area / world.area_pinned;
 }
 
+/* Besides one for each region at its second use. */
 static unsigned allowed(unsigned regions)
 {
-	return world.reuses / 200 > regions ? world.reuses / 200 : regions;
+	return world.reuses / 200 + regions;
 }
 
 /* ------------------------------------------------------------------ shapes of programs */
@@ -197,7 +198,7 @@ TEST(a_periodic_region_is_released_after_a_few_uses_and_back_before_each)
 		if (i == 20)
 			world.area = world.area_pinned = 0;
 	}
-	EXPECT_EQ(world.misses, 0);
+	EXPECT_EQ(world.misses, 1); /* its second use */
 	EXPECT(share() < .15);
 }
 
@@ -217,7 +218,7 @@ TEST(regions_used_back_to_back_are_registered_one_after_another_in_time)
 		for (uint32_t r = 1; r <= 20; r++)
 			use_bytes(r, 8 << 20, r == 1 ? 100 * MS : 0); /* registering takes 519 us */
 	EXPECT(world.releases > 600);
-	EXPECT(world.misses <= 5);
+	EXPECT(world.misses <= 20 + 5);
 	EXPECT(share() < .4);
 }
 
@@ -228,7 +229,7 @@ TEST(buffers_that_alternate_are_told_apart)
 		use(1 + i % 2, jitter(20 * MS, 1));
 		use(1 + i % 2, jitter(MS, 1));
 	}
-	EXPECT(world.misses <= 1);
+	EXPECT(world.misses <= 2 + 1);
 	EXPECT(share() < .2);
 }
 
@@ -260,31 +261,108 @@ TEST(what_a_program_stops_using_is_released_for_good)
 	EXPECT(world.releases <= releases + 2); /* the two others, by then */
 }
 
-/* 200 regions, each used once, from one site. */
-static void use_each_once(uint64_t site)
+static void use_at(uint32_t r, uint64_t site)
+{
+	run(world.now + MS);
+	start(r, 1 << 20, site);
+	run(world.now + 100 * US);
+	end(r);
+}
+
+TEST(what_was_used_once_is_released_at_once)
+{
+	for (uint64_t site = 0; site <= 77; site += 77) { /* 0: not known */
+		fresh(HP_PLAN_SAVE, UINT64_MAX);
+		for (uint32_t r = 1; r <= 200; r++)
+			use_at(r, site);
+		run(world.now + MS);
+		EXPECT(world.bytes == 0);
+		EXPECT(world.bytes_max <= 2 << 20);
+	}
+}
+
+TEST(what_is_missed_at_its_second_use_teaches_to_keep_others_of_its_site)
+{
+	unsigned misses[2];
+
+	for (unsigned sites = 1; sites <= 100; sites += 99) {
+		fresh(HP_PLAN_SAVE, UINT64_MAX);
+		for (uint32_t i = 0; i < 400; i++) {
+			uint32_t r = 1 + i / 4;
+			use_at(r > 20 && i % 4 ? r - (uint32_t)rnd(20) : r, 1 + r % sites);
+		}
+		misses[sites > 1] = world.misses;
+	}
+	EXPECT(misses[0] <= 30);
+	EXPECT(misses[1] > 80); /* where all sites differ, nearly each region is missed once */
+}
+
+/* ------------------------------------------------------------------ the peak */
+
+TEST(a_loop_of_twenty_regions_has_a_peak_of_two_for_three_misses)
 {
 	fresh(HP_PLAN_SAVE, UINT64_MAX);
-	for (uint32_t r = 1; r <= 200; r++) {
-		run(world.now + MS);
-		start(r, 1 << 20, site);
-		run(world.now + 100 * US);
-		end(r);
+	for (unsigned i = 0; i < 50; i++)
+		for (uint32_t r = 1; r <= 20; r++)
+			use(r, jitter(r == 1 ? 100 * MS : 3 * MS, 2));
+	EXPECT(world.misses <= 3);
+	EXPECT(world.bytes_max <= 2 << 20);
+}
+
+/* Six regions are used one after the other, with a pause after the last. */
+static void use_in_turn(unsigned times)
+{
+	for (unsigned i = 0; i < times; i++)
+		for (uint32_t r = 1; r <= 6; r++)
+			use(r, jitter(r == 1 ? 100 * MS : 3 * MS, 2));
+}
+
+TEST(a_region_waits_for_its_turn_however_late_that_comes)
+{
+	for (heard_ns = 0; heard_ns <= 60 * MS; heard_ns += 60 * MS) {
+		fresh(HP_PLAN_SAVE, UINT64_MAX);
+		use_in_turn(20);
+		run(world.now + 1000 * MS);
+		if (heard_ns) /* no turn is heard of in time, so all are registered by time */
+			EXPECT_EQ(world.bytes, 6 << 20);
+		else
+			EXPECT_EQ(world.bytes, 1 << 20);
+		world.misses = 0;
+		use_in_turn(1);
+		EXPECT_EQ(world.misses, 0);
 	}
-	run(world.now + MS);
+	heard_ns = 0;
 }
 
-TEST(what_a_site_has_used_once_is_released_at_once)
+TEST(whose_turn_another_use_takes_is_not_registered)
 {
-	use_each_once(77);
-	EXPECT(world.bytes == 0);
-	EXPECT(share() < .05);
+	fresh(HP_PLAN_SAVE, UINT64_MAX);
+	use_in_turn(20);
+	run(world.now + 200 * MS);
+	EXPECT(registered[1] && !registered[2]);
+	use(7, MS);
+	run(world.now + 200 * MS);
+	EXPECT(!registered[2]);
+	world.misses = 0;
+	use_in_turn(1);
+	EXPECT_EQ(world.misses, 0);
 }
 
-TEST(places_that_are_not_known_are_no_site)
+TEST(buffers_that_change_roles_have_no_peak_of_all_of_them)
 {
-	use_each_once(0);
-	EXPECT(world.bytes > 0);
+	fresh(HP_PLAN_SAVE, UINT64_MAX);
+	for (unsigned i = 0; i < 40; i++)
+		for (uint32_t k = 0; k < 6; k++) {
+			run(world.now + jitter(k ? 5 * MS : 500 * MS, 1));
+			start(1 + (i % 2 ? k ^ 1 : k), 1 << 20, k);
+			run(world.now + 5 * MS);
+			end(1 + (i % 2 ? k ^ 1 : k));
+		}
+	EXPECT(world.misses <= 6 + 2);
+	EXPECT(world.bytes_max <= 3 << 20);
 }
+
+/* ------------------------------------------------------------------ changes */
 
 TEST(a_change_of_phase_costs_no_more_than_is_allowed)
 {
@@ -302,7 +380,7 @@ TEST(what_never_repeats_stays_registered)
 	fresh(HP_PLAN_SAVE, UINT64_MAX);
 	for (unsigned i = 0; i < 3000; i++)
 		use(1 + (uint32_t)rnd(30), rnd(2 * MS));
-	EXPECT(world.misses <= allowed(30));
+	EXPECT(world.misses <= 30 + allowed(30));
 }
 
 TEST(without_events_the_helper_comes_to_rest)
@@ -650,6 +728,8 @@ TEST(a_loop_is_learnt_among_a_hundred_thousand_idle_regions)
 {
 	fresh(HP_PLAN_SAVE, UINT64_MAX);
 	for (uint32_t r = 1; r <= 100000; r++) {
+		registered[r] = true;
+		size_of[r] = 4096;
 		hp_schedule_start(world.plan, r, 4096, r, world.now += 10 * US, false);
 		hp_schedule_registered(world.plan, r, world.now);
 		hp_schedule_end(world.plan, r, world.now += 10 * US);
