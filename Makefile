@@ -272,7 +272,7 @@ $(UNIT): %: %.o $(UNIT_OBJ)
 $(BUILD)/tests/unit/helper_plan_%: STANDS_IN_FOR := $(BUILD)/reg/policy/plan.o $(BUILD)/reg/share.o
 $(BUILD)/tests/unit/verbs: STANDS_IN_FOR := $(BUILD)/reg/backend/verbs.o
 $(BUILD)/tests/unit/math: $(BUILD)/dropin/math.o
-VERBSCACHE_UNIT := $(patsubst %,$(BUILD)/tests/unit/%,verbscache verbscache_ahead verbscache_random)
+VERBSCACHE_UNIT := $(patsubst %,$(BUILD)/tests/unit/%,verbscache verbscache_ahead verbscache_demand verbscache_random)
 $(VERBSCACHE_UNIT): $(addprefix $(BUILD)/extra/verbscache/,cache.o calls.o domain.o shape.o site.o)
 $(VERBSCACHE_UNIT): STANDS_IN_FOR := $(BUILD)/base/memlock.o
 $(BUILD)/tests/unit/lendq: STANDS_IN_FOR := $(patsubst %.c,$(BUILD)/%.o,$(wildcard lend/*.c))

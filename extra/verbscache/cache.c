@@ -95,7 +95,7 @@ static void give_back(struct hp_slot *s)
 /* The registration in a slot is the program's own from now on. */
 static void forget(struct hp_slot *s)
 {
-	s->mr = NULL;
+	hp_slot_take(s);
 	give_back(s);
 }
 
@@ -177,11 +177,11 @@ static bool is_equal(const struct hp_slot *s, const struct hp_shape *shape)
 /* Register other bytes of the same pages in the place of a slot's registration, which nobody has. 0 or errno. */
 static int make_anew(struct hp_slot *s, struct ibv_pd *pd, const struct hp_shape *shape)
 {
+	struct ibv_mr *old = hp_slot_take(s);
 	int err;
 
-	if (s->mr)
-		hp_real()->dereg(s->mr);
-	s->mr = NULL;
+	if (old)
+		hp_real()->dereg(old);
 	err = hp_slot_make(s, pd, shape);
 	if (is_full(err) && hp_pds_trim())
 		err = hp_slot_make(s, pd, shape);

@@ -58,18 +58,33 @@ int hp_slot_make(struct hp_slot *s, struct ibv_pd *pd, const struct hp_shape *sh
 	unsigned access = shape->access | (s->on_demand ? (unsigned)IBV_ACCESS_ON_DEMAND : 0);
 	int saved_errno = errno;
 
-	errno = 0;
-	s->mr = hp_real()->reg(pd, (void *)shape->addr, shape->len, shape->addr, access);
-	if (!s->mr) {
-		int err = errno ? errno : EIO;
+	struct ibv_mr *mr;
+	int err;
 
-		errno = saved_errno;
-		return err;
-	}
+	errno = 0;
+	mr = hp_real()->reg(pd, (void *)shape->addr, shape->len, shape->addr, access);
+	err = mr ? 0 : errno ? errno : EIO;
 	errno = saved_errno;
-	s->made = *s->mr;
+	if (err)
+		return err;
+	take(&lock);
+	s->mr = mr;
+	s->made = *mr;
 	s->shape = *shape;
+	leave(&lock);
+	hp_shape_remember(pd, shape); /* hybrid registers the same a second time before the first registration ends */
 	return 0;
+}
+
+struct ibv_mr *hp_slot_take(struct hp_slot *s)
+{
+	struct ibv_mr *mr;
+
+	take(&lock);
+	mr = s->mr;
+	s->mr = NULL;
+	leave(&lock);
+	return mr;
 }
 
 /* Both keys together are the address of the slot. */
@@ -95,7 +110,7 @@ static int slot_reg(void *pd, void *addr, size_t bytes, unsigned access, struct 
 		shape = *wanted;
 	else if (atomic_load_explicit(&pauses, memory_order_relaxed) ||
 		 !hp_shape_recall(pd, (uintptr_t)addr, bytes, pins, &shape))
-		return -EOPNOTSUPP;
+		return -EBUSY; /* it may be known later */
 	s = malloc(sizeof *s);
 	if (!s)
 		return -ENOMEM;
@@ -129,17 +144,32 @@ static int slot_dereg(void *pd, struct hugepin_reg *reg)
 	return err > 0 ? -err : err;
 }
 
-/* Some devices accept no advice. Then at least bring the pages into memory, so that the device's own faults are short. */
+/* The part of [addr, addr + len) that a slot's registration has. False: there is none. */
+static bool part_of(const struct hp_slot *s, uintptr_t addr, size_t len, struct ibv_sge *ret_)
+{
+	const uintptr_t start = addr > s->shape.addr ? addr : s->shape.addr;
+	const uintptr_t to = s->shape.addr + s->shape.len, end = addr + len < to ? addr + len : to;
+
+	*ret_ = (struct ibv_sge){ .addr = start, .length = (uint32_t)(end - start), .lkey = s->made.lkey };
+	return s->mr && start < end && end - start <= UINT32_MAX;
+}
+
+/* Some devices accept no advice. Then at least bring the pages into memory, so that the device's own faults are short.
+ * The program may register other bytes in the slot meanwhile (hp_slot_make), and the advice then finds no key. */
 static int slot_prefetch(void *pd_, const struct hugepin_reg *reg, void *addr, size_t len)
 {
 	const struct hp_slot *s = slot_of(reg->lkey, reg->rkey);
 	struct ibv_pd *pd = pd_;
 	struct verbs_context *v = verbs_get_ctx_op(pd->context, advise_mr);
-	const bool writes = s->shape.access & IBV_ACCESS_LOCAL_WRITE;
-	struct ibv_sge sge = { .addr = (uintptr_t)addr, .length = (uint32_t)len, .lkey = s->mr ? s->mr->lkey : 0 };
 	int saved_errno = errno, err = 0;
+	struct ibv_sge sge;
+	bool writes, any;
 
-	if (!v || !s->mr || len > UINT32_MAX ||
+	take(&lock);
+	writes = s->shape.access & IBV_ACCESS_LOCAL_WRITE;
+	any = part_of(s, (uintptr_t)addr, len, &sge);
+	leave(&lock);
+	if (!v || !any ||
 	    v->advise_mr(pd, writes ? IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE : IBV_ADVISE_MR_ADVICE_PREFETCH,
 			 IBV_ADVISE_MR_FLAG_FLUSH, &sge, 1))
 		err = madvise(addr, len, writes ? MADV_POPULATE_WRITE : MADV_POPULATE_READ) ? -errno : 1;

@@ -43,6 +43,10 @@ void hp_slot_unpin(hugepin_domain *, struct hugepin_pin *);
 /* Register a shape with libibverbs in a slot that has no registration. 0 or errno. */
 int hp_slot_make(struct hp_slot *, struct ibv_pd *, const struct hp_shape *);
 
+/* Take the registration out of a slot. Who takes it deregisters it, once the slot has none: its memory may be brought in
+ * meanwhile. NULL: there was none. */
+struct ibv_mr *hp_slot_take(struct hp_slot *);
+
 /* Deregister all that is in no use. Returns whether there was any. */
 bool hp_pds_trim(void);
 

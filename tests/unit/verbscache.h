@@ -26,7 +26,7 @@ void hugepin_verbscache_phase(const void *addr, size_t len, unsigned phase);
 
 #define ALL ((unsigned)(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE))
 #define LOCAL ((unsigned)IBV_ACCESS_LOCAL_WRITE)
-#define LIMIT (64 * MIB) /* of locked memory: half of it is the cache's */
+#define LIMIT (64 * MIB)
 
 /* ------------------------------------------------------------------ memory that is mapped anew */
 
@@ -199,10 +199,12 @@ enum hp_verbscache_mode hp_verbscache_mode(void)
 	return mode;
 }
 
+static size_t memlock = LIMIT; /* half of it is the cache's; 0: there is no limit */
+
 size_t hp_memlock_max(enum hp_memlock_use use)
 {
 	(void)use;
-	return LIMIT;
+	return memlock;
 }
 
 /* ------------------------------------------------------------------ a program */
