@@ -33,10 +33,10 @@
  * not be kept: mlx5's goes with each protection domain. A provider may free protection domains as it frees a device. */
 static _Thread_local bool freeing;
 
-/* Whether calls go to libibverbs alone. */
-static bool stands_aside(void)
+/* Begin a call, which ends by hp_cache_leave(). False: it goes to libibverbs alone. */
+static bool enter(void)
 {
-	return hp_verbscache_mode() == HP_VERBSCACHE_OFF || hugepin_registering() || !hp_cache_is_ours();
+	return hp_verbscache_mode() != HP_VERBSCACHE_OFF && !hugepin_registering() && hp_cache_enter();
 }
 
 static bool may_be_kept(const void *addr, size_t len, uint64_t iova, unsigned access)
@@ -49,16 +49,22 @@ static bool may_be_kept(const void *addr, size_t len, uint64_t iova, unsigned ac
 EXPORT struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, unsigned access)
 {
 	const struct hp_real *real = hp_real();
+	int saved_errno = errno;
+	struct ibv_mr *mr;
 
 	if (!real) {
 		errno = ENOSYS;
 		return NULL;
 	}
-	if (stands_aside())
+	if (!enter())
 		return real->reg(pd, addr, len, iova, access);
 	HP_VERBSCACHE_COUNT(asked);
-	return may_be_kept(addr, len, iova, access) ? hp_cache_reg(pd, addr, len, access)
-						    : hp_cache_pass(pd, addr, len, iova, access);
+	mr = may_be_kept(addr, len, iova, access) ? hp_cache_reg(pd, addr, len, access)
+						  : hp_cache_pass(pd, addr, len, iova, access);
+	hp_cache_leave();
+	if (mr)
+		errno = saved_errno;
+	return mr;
 }
 
 EXPORT struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, int access)
@@ -74,54 +80,67 @@ EXPORT struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t len, int 
 EXPORT int ibv_rereg_mr(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t len, int access)
 {
 	const struct hp_real *real = hp_real();
+	int err;
 
 	if (!real) {
 		errno = ENOSYS;
 		return IBV_REREG_MR_ERR_INPUT;
 	}
-	if (!stands_aside()) {
-		hp_cache_disown(mr);
-		/* Without room for the new range the registration would be lost: make room before. */
-		if (flags & IBV_REREG_MR_CHANGE_TRANSLATION)
-			hp_pds_trim();
-	}
-	return real->rereg(mr, flags, pd, addr, len, access);
+	if (!enter())
+		return real->rereg(mr, flags, pd, addr, len, access);
+	hp_cache_disown(mr);
+	/* Without room for the new range the registration would be lost: make room before. */
+	if (flags & IBV_REREG_MR_CHANGE_TRANSLATION)
+		hp_pds_trim();
+	err = real->rereg(mr, flags, pd, addr, len, access);
+	hp_cache_leave();
+	return err;
 }
 
 EXPORT int ibv_dereg_mr(struct ibv_mr *mr)
 {
 	const struct hp_real *real = hp_real();
+	int err;
 
 	if (!real)
 		return ENOSYS;
-	if (stands_aside())
+	if (!enter())
 		return real->dereg(mr);
 	HP_VERBSCACHE_COUNT(given_back);
-	if (!freeing)
-		return hp_cache_dereg(mr);
-	hp_cache_disown(mr);
-	return real->dereg(mr);
+	if (freeing)
+		hp_cache_disown(mr);
+	err = freeing ? real->dereg(mr) : hp_cache_dereg(mr);
+	hp_cache_leave();
+	return err;
+}
+
+/* What the program has left of a protection domain (NULL: of all) of a device (NULL: of all). The call that frees it is
+ * not within these, since a provider comes back here (freeing). */
+static void end(const struct ibv_pd *pd, const struct ibv_context *context, bool disowned)
+{
+	if (!enter())
+		return;
+	if (disowned)
+		hp_cache_disown_all(pd, context);
+	hp_pds_close(pd, context);
+	hp_cache_leave();
 }
 
 EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
 {
 	const struct hp_real *real = hp_real();
-	const bool aside = stands_aside();
 	bool before = freeing;
 	int err;
 
 	if (!real)
 		return ENOSYS;
 	hp_pds_pause();
-	if (!aside)
-		hp_pds_close(pd, NULL);
+	end(pd, NULL, false);
 	freeing = true;
 	err = real->dealloc_pd(pd);
 	freeing = before;
-	if (!aside && !err) {
-		hp_cache_disown_all(pd, NULL); /* they have gone by calls that did not come here */
-		hp_pds_close(pd, NULL);
-	}
+	if (!err)
+		end(pd, NULL, true); /* they have gone by calls that did not come here */
 	hp_pds_resume();
 	return err;
 }
@@ -136,10 +155,7 @@ EXPORT int ibv_close_device(struct ibv_context *context)
 	if (!real)
 		return ENOSYS;
 	hp_pds_pause();
-	if (!stands_aside()) {
-		hp_cache_disown_all(NULL, context);
-		hp_pds_close(NULL, context);
-	}
+	end(NULL, context, true);
 	freeing = true;
 	err = real->close_device(context);
 	freeing = before;
@@ -152,6 +168,8 @@ EXPORT int ibv_close_device(struct ibv_context *context)
 EXPORT void hugepin_verbscache_phase(const void *addr, size_t len, unsigned phase);
 void hugepin_verbscache_phase(const void *addr, size_t len, unsigned phase)
 {
-	if (len && !stands_aside())
-		hp_pds_phase(addr, len, phase);
+	if (!len || !enter())
+		return;
+	hp_pds_phase(addr, len, phase);
+	hp_cache_leave();
 }

@@ -36,7 +36,7 @@ static LIST_HEAD(, hp_slot) slots;
 static _Atomic unsigned pauses;
 
 static _Thread_local const struct hp_shape *wanted; /* by this thread, which is pinning it */
-/* This thread is in a call of the pin cache, or has a lock: a signal handler that forks here must not wait for it. */
+/* This thread is in a call of the program, or has a lock: a signal handler that forks here must not wait for it. */
 static _Thread_local unsigned inside;
 
 static void take(pthread_mutex_t *l)
@@ -207,31 +207,31 @@ struct hp_slot *hp_slot_pin(hugepin_domain *domain, const struct hp_shape *shape
 	const uintptr_t site = hp_site();
 	int err;
 
-	inside++;
 	wanted = shape;
 	err = hugepin_pin_at(domain, (void *)shape->addr, shape->len, hp_shape_pins(shape), ret_, site);
 	wanted = NULL;
-	inside--;
 	return err ? NULL : slot_of(ret_->lkey, ret_->rkey);
 }
 
 void hp_slot_unpin(hugepin_domain *domain, struct hugepin_pin *pin)
 {
-	inside++;
 	hugepin_unpin(domain, pin);
-	inside--;
 }
 
 /* ------------------------------------------------------------------ domains */
 
+static _Thread_local unsigned pausing; /* so often has this thread paused */
+
 void hp_pds_pause(void)
 {
+	pausing++;
 	atomic_fetch_add_explicit(&pauses, 1, memory_order_relaxed);
 }
 
 void hp_pds_resume(void)
 {
 	atomic_fetch_sub_explicit(&pauses, 1, memory_order_relaxed);
+	pausing--;
 }
 
 /* Call with `lock`. */
@@ -370,7 +370,6 @@ void hp_pds_close(const struct ibv_pd *pd, const struct ibv_context *context)
 	int saved_errno = errno;
 	struct place *p;
 
-	inside++;
 	while ((p = take_place(pd, context)))
 		if (hugepin_domain_close(p->domain) == -EBUSY) {
 			hugepin_domain_trim(p->domain, 0);
@@ -378,7 +377,6 @@ void hp_pds_close(const struct ibv_pd *pd, const struct ibv_context *context)
 		} else {
 			free(p);
 		}
-	inside--;
 	take(&lock);
 	while ((p = LIST_FIRST(&busy))) {
 		LIST_REMOVE(p, member);
@@ -396,34 +394,35 @@ void hp_pds_phase(const void *addr, size_t len, unsigned phase)
 	struct hp_shape s;
 
 	for (unsigned i = 0; i < n; i++)
-		if (hp_shape_recall_any(all[i].pd, hp_shape_start(&bytes), hp_shape_bytes(&bytes), &s)) {
-			inside++;
+		if (hp_shape_recall_any(all[i].pd, hp_shape_start(&bytes), hp_shape_bytes(&bytes), &s))
 			hugepin_prefetch(all[i].domain, (void *)s.addr, s.len, hp_shape_pins(&s) | phase);
-			inside--;
-		}
 }
 
 /* ------------------------------------------------------------------ fork */
 
 static bool *ours; /* NULL, or in a page that the kernel empties in a child of fork */
-static _Thread_local bool paused; /* by this thread's fork, which is under way */
+/* Whether they have paused, of this thread's forks under way, a bit each: a signal handler may fork within another. */
+static _Thread_local unsigned paused;
 
 /* libibverbs may have told the kernel to leave registered memory out of children. A child is to have what the program
- * has given back. A signal handler may fork wherever it interrupts this thread: then what is kept stays. */
+ * has given back. A signal handler may fork wherever it interrupts this thread: in a call of libibverbs what is kept
+ * stays. */
 static void before_fork(void)
 {
-	if (inside || !hp_cache_is_ours())
+	const bool may = !inside && !pausing && hp_cache_is_ours();
+
+	paused = paused << 1 | may;
+	if (!may)
 		return;
-	paused = true;
 	hp_pds_pause();
 	hp_pds_trim();
 }
 
 static void after_fork(void)
 {
-	if (paused)
+	if (paused & 1)
 		hp_pds_resume();
-	paused = false;
+	paused >>= 1;
 }
 
 static void become_ours(void)
@@ -445,4 +444,17 @@ bool hp_cache_is_ours(void)
 
 	pthread_once(&once, become_ours);
 	return ours && *ours;
+}
+
+bool hp_cache_enter(void)
+{
+	if (inside++ == 0 && hp_cache_is_ours())
+		return true;
+	inside--;
+	return false;
+}
+
+void hp_cache_leave(void)
+{
+	inside--;
 }

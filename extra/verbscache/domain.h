@@ -33,6 +33,11 @@ struct hp_slot {
  * no part in the cache: there only this function may be called. */
 bool hp_cache_is_ours(void);
 
+/* Begin a call of the program. False: this process has no cache, or this thread is in such a call already: a function
+ * of the program runs within it, as a hook on mmap, or a signal handler. Then nothing here may be called. */
+bool hp_cache_enter(void);
+void hp_cache_leave(void);
+
 /* The domain of a protection domain, opened if need be. NULL: it cannot be opened, or there are too many. */
 hugepin_domain *hp_pd_domain(struct ibv_pd *);
 

@@ -426,4 +426,109 @@ TEST(a_child_has_no_part_in_what_its_parent_keeps)
 	give_back(mr);
 }
 
+/* ------------------------------------------------------------------ in the middle of a call */
+
+static void fork_here(void)
+{
+	int status = -1;
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(0);
+	EXPECT(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+static void end_of_pd(void)
+{
+	EXPECT_EQ(ibv_dealloc_pd(&pds[1]), 0);
+}
+
+static void end_of_device(void)
+{
+	EXPECT_EQ(ibv_close_device(&other_device), 0);
+}
+
+static void pass(void)
+{
+	key_of(slot(1), SLOT, ALL | IBV_ACCESS_MW_BIND);
+}
+
+static void other_bytes(void)
+{
+	key_of(slot(0), SLOT - 8, ALL);
+	key_of(slot(0), SLOT, ALL);
+}
+
+static void change(void)
+{
+	struct ibv_mr *mr = reg(slot(2), SLOT, ALL);
+
+	EXPECT_EQ(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, mr->addr, mr->length, (int)ALL), 0);
+	give_back(mr);
+}
+
+static void miss(void)
+{
+	key_of(slot(3), SLOT, ALL);
+}
+
+static void (*const calls[])(void) = { end_of_pd, end_of_device, pass, other_bytes, change, miss };
+
+/* As a signal handler does. libibverbs has locks of its own there. */
+TEST(a_fork_in_the_middle_of_a_call_deregisters_nothing)
+{
+	NEEDS_WATCH;
+
+	for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++) {
+		unsigned live;
+
+		begin(HP_VERBSCACHE_REMOTE);
+		key_of(slot(0), SLOT, ALL);
+		live = dev.live;
+		during = fork_here;
+		calls[i]();
+		EXPECT(!during && dev.live >= live);
+		fork_here();
+		EXPECT_EQ(dev.live, 0);
+	}
+}
+
+/* As a hook of the program's on mmap does. */
+static void call_here(void)
+{
+	struct ibv_mr *mr = ibv_reg_mr(&pds[2], slot(5), SLOT, LOCAL);
+
+	EXPECT(mr && ibv_dereg_mr(mr) == 0);
+}
+
+TEST(a_registration_in_the_middle_of_a_call_goes_to_libibverbs)
+{
+	NEEDS_WATCH;
+
+	for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++) {
+		begin(HP_VERBSCACHE_REMOTE);
+		during = call_here; /* the limits are asked for while a domain is opened */
+		key_of(slot(0), SLOT, ALL);
+		EXPECT(!during);
+		during = call_here;
+		calls[i]();
+		EXPECT(!during);
+	}
+}
+
+TEST(calls_that_succeed_keep_errno)
+{
+	NEEDS_WATCH;
+
+	begin(HP_VERBSCACHE_REMOTE);
+	errno = 77;
+	for (unsigned i = 0; i < sizeof calls / sizeof *calls; i++) {
+		key_of(slot(0), SLOT, ALL);
+		if (calls[i] == change || calls[i] == pass)
+			continue; /* as libibverbs does: these deregister */
+		calls[i]();
+		EXPECT_EQ(errno, 77);
+	}
+}
+
 T_MAIN

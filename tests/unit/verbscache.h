@@ -105,11 +105,24 @@ static void wait_if_slow(void)
 		usleep(100);
 }
 
+/* Called once, in the middle of the next call of libibverbs or of the limits of a device. */
+static void (*during)(void);
+
+static void interrupt(void)
+{
+	void (*f)(void) = during;
+
+	during = NULL;
+	if (f)
+		f();
+}
+
 static struct ibv_mr *dev_reg(struct ibv_pd *pd, void *addr, size_t len, uint64_t iova, unsigned access)
 {
 	struct fake_mr *m = NULL;
 
 	(void)iova;
+	interrupt();
 	wait_if_slow();
 	pthread_rwlock_rdlock(&mapping);
 	pthread_mutex_lock(&dev.lock);
@@ -134,6 +147,7 @@ static struct ibv_mr *dev_reg(struct ibv_pd *pd, void *addr, size_t len, uint64_
 
 static int dev_dereg(struct ibv_mr *mr)
 {
+	interrupt();
 	pthread_mutex_lock(&dev.lock);
 	EXPECT(fake_of(mr)->live && !fake_of(mr)->owned);
 	fake_of(mr)->live = false;
@@ -147,6 +161,7 @@ static int dev_dereg(struct ibv_mr *mr)
 static int dev_rereg(struct ibv_mr *mr, int flags, struct ibv_pd *pd, void *addr, size_t len, int access)
 {
 	(void)flags, (void)pd, (void)access;
+	interrupt();
 	mr->addr = addr;
 	mr->length = len;
 	dev.reregs++;
@@ -175,12 +190,14 @@ static void free_providers(void)
 
 static int dev_dealloc_pd(struct ibv_pd *pd)
 {
+	interrupt();
 	free_providers();
 	return live_of(pd, NULL) ? EBUSY : 0;
 }
 
 static int dev_close_device(struct ibv_context *context)
 {
+	interrupt();
 	free_providers();
 	return live_of(NULL, context) ? EBUSY : 0; /* more than a device says */
 }
@@ -204,6 +221,7 @@ static size_t memlock = LIMIT; /* half of it is the cache's; 0: there is no limi
 size_t hp_memlock_max(enum hp_memlock_use use)
 {
 	(void)use;
+	interrupt();
 	return memlock;
 }
 

@@ -73,6 +73,50 @@ works 'a program of such a library compiles' cc -o "$t/within/user" "$t/user.c" 
 within() { LD_LIBRARY_PATH="$t/within" LD_PRELOAD="$cache" "$t/within/user" register; }
 says 'libibverbs within another library is found' 0 '^made [13] gone [03]$' within
 
+# A program may register what it maps, wherever that is.
+cat >"$t/hook.c" <<'END'
+#define _GNU_SOURCE
+#include <infiniband/verbs.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#undef ibv_reg_mr
+
+static struct ibv_context context;
+static struct ibv_pd pd = { .context = &context };
+static int armed, calls;
+
+void *mmap(void *addr, size_t len, int prot, int flags, int fd, off_t at)
+{
+	void *p = (void *)syscall(SYS_mmap, addr, len, prot, flags, fd, at);
+
+	if (armed) {
+		armed = 0;
+		calls++;
+		ibv_dereg_mr(ibv_reg_mr(&pd, p, len, IBV_ACCESS_LOCAL_WRITE));
+		armed = 1;
+	}
+	return p;
+}
+
+int main(void)
+{
+	void *p = mmap(NULL, 65536, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	armed = 1;
+	ibv_dereg_mr(ibv_reg_mr(&pd, p, 65536, IBV_ACCESS_LOCAL_WRITE));
+	armed = 0;
+	ibv_dealloc_pd(&pd);
+	printf("hooked %s\n", calls ? "yes" : "no");
+	return 0;
+}
+END
+works 'a program with a hook on mmap compiles' cc -rdynamic -o "$t/hook" "$t/hook.c" -L"$t" -l:libibverbs.so.1
+hooked() { LD_LIBRARY_PATH="$t" LD_PRELOAD="$cache" timeout -k 5 "${T_SECONDS:-60}" "$t/hook"; }
+says 'a hook on mmap registers in the middle of a call' 0 '^hooked yes$' hooked
+
 # A protection domain is a domain of the pin cache: as others see it.
 seen()
 {
