@@ -175,16 +175,16 @@ static bool is_equal(const struct hp_slot *s, const struct hp_shape *shape)
 }
 
 /* Register other bytes of the same pages in the place of a slot's registration, which nobody has. 0 or errno. */
-static int make_anew(struct hp_slot *s, struct ibv_pd *pd, const struct hp_shape *shape)
+static int make_anew(struct hp_slot *s, const struct hp_shape *shape)
 {
 	struct ibv_mr *old = hp_slot_take(s);
 	int err;
 
 	if (old)
 		hp_real()->dereg(old);
-	err = hp_slot_make(s, pd, shape);
+	err = hp_slot_make(s, shape);
 	if (is_full(err) && hp_pds_trim())
-		err = hp_slot_make(s, pd, shape);
+		err = hp_slot_make(s, shape);
 	return err;
 }
 
@@ -206,7 +206,7 @@ struct ibv_mr *hp_cache_reg(struct ibv_pd *pd, void *addr, size_t len, unsigned 
 	made = s->fresh;
 	s->fresh = false;
 	if (!is_equal(s, &shape)) {
-		err = make_anew(s, pd, &shape);
+		err = make_anew(s, &shape);
 		if (err) {
 			give_back(s);
 			errno = err;

@@ -8,8 +8,8 @@
  * Ranges are pinned for peers, since such a pin is registered by itself: no other range ends it or takes its place
  * (HUGEPIN_REACH_EXACT). Memory that cannot be watched is registered for each pin. So it is never kept.
  *
- * Locks: `opening` is held while a domain is opened, `lock` never across a call. A domain's own lock is held in its
- * backend, where `lock` may be taken.
+ * Locks, in this order: `closing`; `opening`, which is held while a domain is opened; a domain's own, which is held in
+ * its backend; `lock`, never across a call.
  */
 #include "domain.h"
 
@@ -22,14 +22,20 @@
 #include "real.h"
 #include "site.h"
 
-struct place {
+/* A protection domain. */
+struct hp_place {
 	struct ibv_pd *pd;
-	hugepin_domain *domain;
-	LIST_ENTRY(place) member;
+	const struct ibv_context *context;
+	uint64_t number;	/* that no other one ever has, since another may be at the same address later */
+	hugepin_domain *domain; /* NULL: it could not be opened */
+	LIST_ENTRY(hp_place) member;
 };
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER, lock = PTHREAD_MUTEX_INITIALIZER;
-static LIST_HEAD(, place) places;
+static LIST_HEAD(, hp_place) places;
+static unsigned places_count; /* at most HUGEPIN_DOMAINS_MAX */
+/* Held for reading while domains are used that this thread has no pin of, so that none is closed meanwhile. */
+static pthread_rwlock_t closing = PTHREAD_RWLOCK_INITIALIZER;
 static LIST_HEAD(, hp_slot) slots;
 /* Nothing is registered ahead while this is not 0. relaxed: whoever raises it takes the lock of each domain afterwards,
  * to deregister all, and it is read with that lock. */
@@ -53,7 +59,7 @@ static void leave(pthread_mutex_t *l)
 
 /* ------------------------------------------------------------------ the backend */
 
-int hp_slot_make(struct hp_slot *s, struct ibv_pd *pd, const struct hp_shape *shape)
+int hp_slot_make(struct hp_slot *s, const struct hp_shape *shape)
 {
 	unsigned access = shape->access | (s->on_demand ? (unsigned)IBV_ACCESS_ON_DEMAND : 0);
 	int saved_errno = errno;
@@ -62,7 +68,7 @@ int hp_slot_make(struct hp_slot *s, struct ibv_pd *pd, const struct hp_shape *sh
 	int err;
 
 	errno = 0;
-	mr = hp_real()->reg(pd, (void *)shape->addr, shape->len, shape->addr, access);
+	mr = hp_real()->reg(s->place->pd, (void *)shape->addr, shape->len, shape->addr, access);
 	err = mr ? 0 : errno ? errno : EIO;
 	errno = saved_errno;
 	if (err)
@@ -72,7 +78,8 @@ int hp_slot_make(struct hp_slot *s, struct ibv_pd *pd, const struct hp_shape *sh
 	s->made = *mr;
 	s->shape = *shape;
 	leave(&lock);
-	hp_shape_remember(pd, shape); /* hybrid registers the same a second time before the first registration ends */
+	hp_shape_remember(s->place->number,
+			  shape); /* hybrid registers the same a second time before the first registration ends */
 	return 0;
 }
 
@@ -95,11 +102,13 @@ static struct hp_slot *slot_of(uint32_t lkey, uint32_t rkey)
 
 static bool is_wanted(uintptr_t start, size_t bytes, unsigned pins)
 {
-	return wanted && hp_shape_start(wanted) == start && hp_shape_bytes(wanted) == bytes && hp_shape_pins(wanted) == pins;
+	return wanted && hp_shape_start(wanted) == start && hp_shape_bytes(wanted) == bytes &&
+	       hp_shape_pins(wanted) == pins;
 }
 
-static int slot_reg(void *pd, void *addr, size_t bytes, unsigned access, struct hugepin_reg *ret_)
+static int slot_reg(void *place_, void *addr, size_t bytes, unsigned access, struct hugepin_reg *ret_)
 {
+	const struct hp_place *place = place_;
 	const unsigned pins = access & ~(unsigned)HUGEPIN_ON_DEMAND;
 	const bool fresh = is_wanted((uintptr_t)addr, bytes, pins);
 	struct hp_shape shape;
@@ -109,13 +118,13 @@ static int slot_reg(void *pd, void *addr, size_t bytes, unsigned access, struct 
 	if (fresh)
 		shape = *wanted;
 	else if (atomic_load_explicit(&pauses, memory_order_relaxed) ||
-		 !hp_shape_recall(pd, (uintptr_t)addr, bytes, pins, &shape))
+		 !hp_shape_recall(place->number, (uintptr_t)addr, bytes, pins, &shape))
 		return -EBUSY; /* it may be known later */
 	s = malloc(sizeof *s);
 	if (!s)
 		return -ENOMEM;
-	*s = (struct hp_slot){ .pd = pd, .on_demand = access & HUGEPIN_ON_DEMAND, .fresh = fresh };
-	err = hp_slot_make(s, pd, &shape);
+	*s = (struct hp_slot){.place = place, .on_demand = access & HUGEPIN_ON_DEMAND, .fresh = fresh};
+	err = hp_slot_make(s, &shape);
 	if (err) {
 		free(s);
 		return err == ENOSPC ? -ENOMEM : -err;
@@ -123,17 +132,18 @@ static int slot_reg(void *pd, void *addr, size_t bytes, unsigned access, struct 
 	take(&lock);
 	LIST_INSERT_HEAD(&slots, s, all);
 	leave(&lock);
-	*ret_ = (struct hugepin_reg){ (uint32_t)(uintptr_t)s, (uint32_t)((uintptr_t)s >> 32), 0 };
+	*ret_ = (struct hugepin_reg){(uint32_t)(uintptr_t)s, (uint32_t)((uintptr_t)s >> 32), 0};
 	return 0;
 }
 
-static int slot_dereg(void *pd, struct hugepin_reg *reg)
+static int slot_dereg(void *place, struct hugepin_reg *reg)
 {
 	struct hp_slot *s = slot_of(reg->lkey, reg->rkey);
 	int saved_errno = errno, err = 0;
 
+	(void)place;
 	if (s->mr) {
-		hp_shape_remember(pd, &s->shape);
+		hp_shape_remember(s->place->number, &s->shape);
 		err = hp_real()->dereg(s->mr);
 	}
 	errno = saved_errno;
@@ -150,16 +160,16 @@ static bool part_of(const struct hp_slot *s, uintptr_t addr, size_t len, struct 
 	const uintptr_t start = addr > s->shape.addr ? addr : s->shape.addr;
 	const uintptr_t to = s->shape.addr + s->shape.len, end = addr + len < to ? addr + len : to;
 
-	*ret_ = (struct ibv_sge){ .addr = start, .length = (uint32_t)(end - start), .lkey = s->made.lkey };
+	*ret_ = (struct ibv_sge){.addr = start, .length = (uint32_t)(end - start), .lkey = s->made.lkey};
 	return s->mr && start < end && end - start <= UINT32_MAX;
 }
 
 /* Some devices accept no advice. Then at least bring the pages into memory, so that the device's own faults are short.
  * The program may register other bytes in the slot meanwhile (hp_slot_make), and the advice then finds no key. */
-static int slot_prefetch(void *pd_, const struct hugepin_reg *reg, void *addr, size_t len)
+static int slot_prefetch(void *place, const struct hugepin_reg *reg, void *addr, size_t len)
 {
 	const struct hp_slot *s = slot_of(reg->lkey, reg->rkey);
-	struct ibv_pd *pd = pd_;
+	struct ibv_pd *pd = ((struct hp_place *)place)->pd;
 	struct verbs_context *v = verbs_get_ctx_op(pd->context, advise_mr);
 	int saved_errno = errno, err = 0;
 	struct ibv_sge sge;
@@ -179,23 +189,25 @@ static int slot_prefetch(void *pd_, const struct hugepin_reg *reg, void *addr, s
 
 static bool registers_on_demand(struct ibv_context *context)
 {
-	const uint32_t needed = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
+	const uint32_t needed =
+		IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
 	struct verbs_context *v = verbs_get_ctx_op(context, query_device_ex);
-	struct ibv_device_attr_ex a = { 0 };
+	struct ibv_device_attr_ex a = {0};
 
 	return v && !v->query_device_ex(context, NULL, &a, sizeof a) && a.odp_caps.general_caps & IBV_ODP_SUPPORT &&
 	       (a.odp_caps.per_transport_caps.rc_odp_caps & needed) == needed;
 }
 
-static int slot_limits(void *pd, struct hugepin_limits *ret_)
+static int slot_limits(void *place, struct hugepin_limits *ret_)
 {
 	const size_t locked = hugepin_memlock();
 
 	*ret_ = (struct hugepin_limits){
-		.access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE | HUGEPIN_REMOTE_ATOMIC,
+		.access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE |
+			  HUGEPIN_REMOTE_ATOMIC,
 		/* The other half is for what the program registers otherwise, and for its queues. */
 		.bytes_max = locked ? (locked + 1) / 2 : 0,
-		.flags = registers_on_demand(((struct ibv_pd *)pd)->context) ? HUGEPIN_LIMIT_ODP : 0,
+		.flags = registers_on_demand(((struct hp_place *)place)->pd->context) ? HUGEPIN_LIMIT_ODP : 0,
 	};
 	return 0;
 }
@@ -234,28 +246,28 @@ void hp_pds_resume(void)
 	pausing--;
 }
 
-/* Call with `lock`. */
-static hugepin_domain *find(const struct ibv_pd *pd)
+static struct hp_place *known(const struct ibv_pd *pd)
 {
-	struct place *p;
-
-	LIST_FOREACH(p, &places, member)
-		if (p->pd == pd)
-			return p->domain;
-	return NULL;
-}
-
-static hugepin_domain *known(const struct ibv_pd *pd)
-{
-	hugepin_domain *d;
+	struct hp_place *p;
 
 	take(&lock);
-	d = find(pd);
+	LIST_FOREACH(p, &places, member)
+	if (p->pd == pd)
+		break;
 	leave(&lock);
-	return d;
+	return p;
 }
 
-static struct place *open_place(struct ibv_pd *pd)
+static void add_place(struct hp_place *p)
+{
+	take(&lock);
+	LIST_INSERT_HEAD(&places, p, member);
+	places_count++;
+	leave(&lock);
+}
+
+/* A domain that cannot be opened is not asked for again: to ask costs calls of the kernel at each registration. */
+static struct hp_place *open_place(struct ibv_pd *pd)
 {
 	static const struct hugepin_backend backend = {
 		.size = sizeof backend,
@@ -271,131 +283,140 @@ static struct place *open_place(struct ibv_pd *pd)
 		.access = HUGEPIN_REMOTE_READ,
 		.watch = HUGEPIN_WATCH_KERNEL, /* programs unmap by ways of which libhugepin-malloc.so does not hear */
 	};
-	struct place *p = malloc(sizeof *p);
+	static uint64_t numbers; /* `opening` guards it */
+	struct hp_place *p = places_count < HUGEPIN_DOMAINS_MAX ? malloc(sizeof *p) : NULL;
 
-	if (p && !hugepin_domain_open(&backend, pd, &attr, &p->domain)) {
-		p->pd = pd;
-		return p;
-	}
-	free(p);
-	return NULL;
+	if (!p)
+		return NULL;
+	*p = (struct hp_place){.pd = pd, .context = pd->context, .number = ++numbers};
+	if (hugepin_domain_open(&backend, p, &attr, &p->domain))
+		p->domain = NULL;
+	add_place(p);
+	return p;
 }
 
 hugepin_domain *hp_pd_domain(struct ibv_pd *pd)
 {
-	hugepin_domain *d = known(pd);
+	struct hp_place *p = known(pd);
 	int saved_errno = errno;
-	struct place *p;
 
-	if (d)
-		return d;
-	take(&opening);
-	d = known(pd);
-	p = d ? NULL : open_place(pd);
-	if (p) {
-		d = p->domain;
-		take(&lock);
-		LIST_INSERT_HEAD(&places, p, member);
-		leave(&lock);
+	if (!p) {
+		take(&opening);
+		p = known(pd);
+		p = p ? p : open_place(pd);
+		leave(&opening);
 	}
-	leave(&opening);
 	errno = saved_errno;
-	return d;
+	return p ? p->domain : NULL;
 }
 
 static uint64_t deregistered(hugepin_domain *d)
 {
-	struct hugepin_domain_stats s = { 0 };
+	struct hugepin_domain_stats s = {0};
 
 	hugepin_domain_stats(d, &s, sizeof s);
 	return s.deregistered;
 }
 
-/* Those that are open now. Returns their number. */
-static unsigned all_places(struct place ret_[HUGEPIN_DOMAINS_MAX])
+/* The domains that are open now, until they are let go. Returns their number. */
+static unsigned hold_places(struct hp_place ret_[HUGEPIN_DOMAINS_MAX])
 {
-	struct place *p;
+	struct hp_place *p;
 	unsigned n = 0;
 
+	inside++;
+	pthread_rwlock_rdlock(&closing);
 	take(&lock);
 	LIST_FOREACH(p, &places, member)
-		if (n < HUGEPIN_DOMAINS_MAX)
-			ret_[n++] = *p;
+	if (p->domain)
+		ret_[n++] = *p;
 	leave(&lock);
 	return n;
 }
 
+static void let_places_go(void)
+{
+	pthread_rwlock_unlock(&closing);
+	inside--;
+}
+
 bool hp_pds_trim(void)
 {
-	struct place all[HUGEPIN_DOMAINS_MAX];
-	const unsigned n = all_places(all);
+	struct hp_place all[HUGEPIN_DOMAINS_MAX];
+	const unsigned n = hold_places(all);
 	int saved_errno = errno;
 	bool any = false;
 
-	inside++;
 	for (unsigned i = 0; i < n; i++) {
 		uint64_t before = deregistered(all[i].domain);
 
 		hugepin_domain_trim(all[i].domain, 0);
 		any |= deregistered(all[i].domain) != before;
 	}
-	inside--;
+	let_places_go();
 	errno = saved_errno;
 	return any;
 }
 
-static bool is_of(const struct place *p, const struct ibv_pd *pd, const struct ibv_context *context)
-{
-	return (!pd || p->pd == pd) && (!context || p->pd->context == context);
-}
-
 /* Take a place out of the list. NULL: there is none such. */
-static struct place *take_place(const struct ibv_pd *pd, const struct ibv_context *context)
+static struct hp_place *take_place(const struct ibv_pd *pd, const struct ibv_context *context)
 {
-	struct place *p;
+	struct hp_place *p;
 
 	take(&lock);
 	LIST_FOREACH(p, &places, member)
-		if (is_of(p, pd, context))
-			break;
-	if (p)
+	if ((!pd || p->pd == pd) && (!context || p->context == context))
+		break;
+	if (p) {
 		LIST_REMOVE(p, member);
+		places_count--;
+	}
 	leave(&lock);
 	return p;
 }
 
+/* Returns whether it is closed. */
+static bool close_place(struct hp_place *p)
+{
+	if (!p->domain || hugepin_domain_close(p->domain) != -EBUSY)
+		return true;
+	hugepin_domain_trim(p->domain, 0);
+	return false;
+}
+
 void hp_pds_close(const struct ibv_pd *pd, const struct ibv_context *context)
 {
-	LIST_HEAD(, place) busy = LIST_HEAD_INITIALIZER(busy);
+	LIST_HEAD(, hp_place) busy = LIST_HEAD_INITIALIZER(busy);
 	int saved_errno = errno;
-	struct place *p;
+	struct hp_place *p;
 
+	inside++;
+	pthread_rwlock_wrlock(&closing);
 	while ((p = take_place(pd, context)))
-		if (hugepin_domain_close(p->domain) == -EBUSY) {
-			hugepin_domain_trim(p->domain, 0);
-			LIST_INSERT_HEAD(&busy, p, member);
-		} else {
+		if (close_place(p))
 			free(p);
-		}
-	take(&lock);
+		else
+			LIST_INSERT_HEAD(&busy, p, member);
 	while ((p = LIST_FIRST(&busy))) {
 		LIST_REMOVE(p, member);
-		LIST_INSERT_HEAD(&places, p, member);
+		add_place(p);
 	}
-	leave(&lock);
+	pthread_rwlock_unlock(&closing);
+	inside--;
 	errno = saved_errno;
 }
 
 void hp_pds_phase(const void *addr, size_t len, unsigned phase)
 {
-	const struct hp_shape bytes = { .addr = (uintptr_t)addr, .len = len };
-	struct place all[HUGEPIN_DOMAINS_MAX];
-	const unsigned n = all_places(all);
+	const struct hp_shape bytes = {.addr = (uintptr_t)addr, .len = len};
+	struct hp_place all[HUGEPIN_DOMAINS_MAX];
+	const unsigned n = hold_places(all);
 	struct hp_shape s;
 
 	for (unsigned i = 0; i < n; i++)
-		if (hp_shape_recall_any(all[i].pd, hp_shape_start(&bytes), hp_shape_bytes(&bytes), &s))
+		if (hp_shape_recall_any(all[i].number, hp_shape_start(&bytes), hp_shape_bytes(&bytes), &s))
 			hugepin_prefetch(all[i].domain, (void *)s.addr, s.len, hp_shape_pins(&s) | phase);
+	let_places_go();
 }
 
 /* ------------------------------------------------------------------ fork */

@@ -12,12 +12,14 @@
 #include "hugepin.h"
 #include "shape.h"
 
+struct hp_place;
+
 /* A registration with libibverbs, as long as the pin cache has it. */
 struct hp_slot {
 	struct ibv_mr *mr; /* NULL: it is the program's own now, or could not be made */
 	struct ibv_mr made; /* as libibverbs made it */
 	struct hp_shape shape;
-	const struct ibv_pd *pd;
+	const struct hp_place *place; /* its protection domain */
 	bool on_demand;
 	bool fresh; /* made for the program's request, which has not got it yet */
 	/* Of the cache (cache.c), under its lock: */
@@ -46,7 +48,7 @@ struct hp_slot *hp_slot_pin(hugepin_domain *, const struct hp_shape *, struct hu
 void hp_slot_unpin(hugepin_domain *, struct hugepin_pin *);
 
 /* Register a shape with libibverbs in a slot that has no registration. 0 or errno. */
-int hp_slot_make(struct hp_slot *, struct ibv_pd *, const struct hp_shape *);
+int hp_slot_make(struct hp_slot *, const struct hp_shape *);
 
 /* Take the registration out of a slot. Who takes it deregisters it, once the slot has none: its memory may be brought in
  * meanwhile. NULL: there was none. */

@@ -12,7 +12,7 @@ enum { SETS = 4096, WAYS = 4 };
 
 static struct set {
 	struct known {
-		const struct ibv_pd *pd; /* NULL: there is none */
+		uint64_t pd; /* 0: there is none */
 		struct hp_shape shape;
 	} known[WAYS];
 	unsigned next; /* to be overwritten */
@@ -42,20 +42,20 @@ unsigned hp_shape_pins(const struct hp_shape *s)
 	       (s->access & IBV_ACCESS_REMOTE_ATOMIC ? HUGEPIN_REMOTE_ATOMIC : 0u);
 }
 
-static struct set *set_of(const struct ibv_pd *pd, uintptr_t start, size_t bytes)
+static struct set *set_of(uint64_t pd, uintptr_t start, size_t bytes)
 {
-	const uint64_t number = (uintptr_t)pd + start / 4096 + ((uint64_t)bytes << 20);
+	const uint64_t number = pd + start / 4096 + ((uint64_t)bytes << 20);
 
 	return &sets[number * UINT64_C(0x9e3779b97f4a7c15) >> 52];
 }
 
-static bool is_at(const struct known *k, const struct ibv_pd *pd, uintptr_t start, size_t bytes)
+static bool is_at(const struct known *k, uint64_t pd, uintptr_t start, size_t bytes)
 {
 	return k->pd == pd && hp_shape_start(&k->shape) == start && hp_shape_bytes(&k->shape) == bytes;
 }
 
 /* pins 0: of any access. Call with the lock. */
-static struct known *find(const struct ibv_pd *pd, uintptr_t start, size_t bytes, unsigned pins)
+static struct known *find(uint64_t pd, uintptr_t start, size_t bytes, unsigned pins)
 {
 	struct set *s = set_of(pd, start, bytes);
 
@@ -65,7 +65,7 @@ static struct known *find(const struct ibv_pd *pd, uintptr_t start, size_t bytes
 	return NULL;
 }
 
-void hp_shape_remember(const struct ibv_pd *pd, const struct hp_shape *shape)
+void hp_shape_remember(uint64_t pd, const struct hp_shape *shape)
 {
 	const uintptr_t start = hp_shape_start(shape);
 	const size_t bytes = hp_shape_bytes(shape);
@@ -80,7 +80,7 @@ void hp_shape_remember(const struct ibv_pd *pd, const struct hp_shape *shape)
 	pthread_mutex_unlock(&lock);
 }
 
-bool hp_shape_recall(const struct ibv_pd *pd, uintptr_t start, size_t bytes, unsigned pins, struct hp_shape *ret_)
+bool hp_shape_recall(uint64_t pd, uintptr_t start, size_t bytes, unsigned pins, struct hp_shape *ret_)
 {
 	struct known *k;
 
@@ -92,7 +92,7 @@ bool hp_shape_recall(const struct ibv_pd *pd, uintptr_t start, size_t bytes, uns
 	return k;
 }
 
-bool hp_shape_recall_any(const struct ibv_pd *pd, uintptr_t start, size_t bytes, struct hp_shape *ret_)
+bool hp_shape_recall_any(uint64_t pd, uintptr_t start, size_t bytes, struct hp_shape *ret_)
 {
 	return hp_shape_recall(pd, start, bytes, 0, ret_);
 }

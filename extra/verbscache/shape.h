@@ -25,11 +25,12 @@ size_t hp_shape_bytes(const struct hp_shape *);
  * has, so that the pin cache registers its pages alone. */
 unsigned hp_shape_pins(const struct hp_shape *);
 
-/* Remember a shape of a protection domain, in the place of what was known of the same pages and pins. */
-void hp_shape_remember(const struct ibv_pd *, const struct hp_shape *);
+/* Remember a shape of a protection domain, in the place of what was known of the same pages and pins. pd: a number that
+ * no other one ever has, and not 0. */
+void hp_shape_remember(uint64_t pd, const struct hp_shape *);
 
 /* The last shape of these pages, for pins of this access; or for pins of any, which need not be the last one. */
-bool hp_shape_recall(const struct ibv_pd *, uintptr_t start, size_t bytes, unsigned pins, struct hp_shape *ret_);
-bool hp_shape_recall_any(const struct ibv_pd *, uintptr_t start, size_t bytes, struct hp_shape *ret_);
+bool hp_shape_recall(uint64_t pd, uintptr_t start, size_t bytes, unsigned pins, struct hp_shape *ret_);
+bool hp_shape_recall_any(uint64_t pd, uintptr_t start, size_t bytes, struct hp_shape *ret_);
 
 #endif

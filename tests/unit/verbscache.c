@@ -283,6 +283,26 @@ TEST(a_protection_domain_is_freed_with_what_is_kept_of_it)
 	give_back(mr);
 }
 
+TEST(more_protection_domains_than_domains_register_all_the_same)
+{
+	static struct ibv_pd many[HUGEPIN_DOMAINS_MAX + 6];
+	enum { MANY = sizeof many / sizeof *many };
+	NEEDS_WATCH;
+
+	T_STAYS(4 * HUGEPIN_DOMAINS_MAX, "a closed domain's tables stay for the next one");
+	begin(HP_VERBSCACHE_REMOTE);
+	for (unsigned i = 0; i < MANY; i++) {
+		many[i].context = &device;
+		give_back(reg_on(&many[i], slot(0), SLOT, ALL));
+	}
+	EXPECT_EQ(dev.live, HUGEPIN_DOMAINS_MAX);
+	EXPECT_EQ(ibv_dealloc_pd(&many[0]), 0);
+	give_back(reg_on(&many[MANY - 1], slot(0), SLOT, ALL)); /* takes its place */
+	EXPECT_EQ(dev.live, HUGEPIN_DOMAINS_MAX);
+	EXPECT_EQ(ibv_close_device(&device), 0);
+	EXPECT_EQ(dev.live, 0);
+}
+
 TEST(what_a_provider_registered_goes_with_its_protection_domain_and_its_device)
 {
 	NEEDS_WATCH;

@@ -1,6 +1,6 @@
 /*
- * The cache of registrations under a policy: registrations that are made ahead of the program's requests, and given back
- * between them.
+ * The cache of registrations under a policy: registrations that are made ahead of the program's requests, and given
+ * back between them.
  */
 #include "tests/unit/verbscache.h"
 
@@ -8,7 +8,7 @@
 
 static struct hugepin_domain_stats stats_of(struct ibv_pd *pd)
 {
-	struct hugepin_domain_stats s = { 0 };
+	struct hugepin_domain_stats s = {0};
 
 	hugepin_domain_stats(hp_pd_domain(pd), &s, sizeof s);
 	return s;
@@ -65,6 +65,16 @@ TEST(what_is_announced_is_registered_ahead_for_the_bytes_and_access_that_it_had)
 	EXPECT_EQ(dev.live, 1);
 }
 
+static void let_hints_end(struct ibv_pd *pd)
+{
+	hugepin_domain *d = hp_pd_domain(pd);
+
+	while (d->prefetches_count)
+		usleep(1000);
+	hp_domain_lock(d); /* the last one is carried out */
+	hp_domain_unlock(d);
+}
+
 TEST(nothing_is_registered_ahead_on_a_protection_domain_that_ends)
 {
 	NEEDS_WATCH;
@@ -74,18 +84,29 @@ TEST(nothing_is_registered_ahead_on_a_protection_domain_that_ends)
 	hp_pds_pause();
 	hp_pds_trim();
 	hugepin_verbscache_phase(slot(0), 5000, 0);
-	while (hp_pd_domain(&pds[0])->prefetches_count)
-		usleep(1000);
-	hp_domain_lock(hp_pd_domain(&pds[0])); /* the last one is carried out */
-	hp_domain_unlock(hp_pd_domain(&pds[0]));
+	let_hints_end(&pds[0]);
 	EXPECT_EQ(dev.live, 0);
 	hp_pds_resume();
+}
+
+/* Another protection domain may be at the same address later, with other peers. */
+TEST(what_was_registered_on_a_protection_domain_is_not_on_the_next_one)
+{
+	NEEDS_WATCH;
+
+	begin(HP_VERBSCACHE_REMOTE);
+	key_of(slot(0), 5000, ALL);
+	EXPECT_EQ(ibv_dealloc_pd(&pds[0]), 0);
+	key_of(slot(1), 5000, ALL);
+	hugepin_verbscache_phase(slot(0), 5000, 0);
+	let_hints_end(&pds[0]);
+	EXPECT_EQ(dev.live, 1);
 }
 
 /* A loop with a pause: registered for its time alone, and ready when it is asked for. */
 TEST(under_predict_a_registration_is_given_back_and_made_again_ahead)
 {
-	struct hugepin_domain_stats s = { 0 };
+	struct hugepin_domain_stats s = {0};
 	NEEDS_WATCH;
 
 	T_THREADS_RUN(2);

@@ -120,4 +120,45 @@ TEST(what_is_brought_in_may_be_registered_anew_meanwhile)
 	EXPECT_EQ(dev.live, 0);
 }
 
+/* The announcements come from another thread of the program. */
+static void *announce(void *unused)
+{
+	while (!ends)
+		hugepin_verbscache_phase(slot(0), SLOT, HUGEPIN_PREFETCH_NEXT);
+	return unused;
+}
+
+TEST(what_is_announced_is_registered_on_no_protection_domain_that_has_ended)
+{
+	pthread_t t;
+
+	T_THREADS_RUN(3);
+	begin(HP_VERBSCACHE_REMOTE);
+	hp_config.policy = HP_POLICY_ODP;
+	ends = false;
+	pthread_create(&t, NULL, announce, NULL);
+	for (unsigned i = 0; i < 3000 && !t_failures; i++) {
+		use(slot(0), SLOT);
+		EXPECT_EQ(ibv_dealloc_pd(&pd), 0);
+		EXPECT_EQ(dev.live, 0);
+	}
+	ends = true;
+	pthread_join(t, NULL);
+	EXPECT_EQ(dev.live, 0);
+}
+
+TEST(a_domain_that_cannot_be_opened_is_asked_for_once)
+{
+	begin(HP_VERBSCACHE_REMOTE);
+	hp_config.policy = HP_POLICY_ODP; /* which the device of pds[0] does not know */
+	key_of(slot(0), SLOT, ALL);
+	during = abort; /* when the device is asked for its limits */
+	EXPECT(!hp_pd_domain(&pds[0]));
+	during = NULL;
+	hp_config.policy = HP_POLICY_ARENA;
+	EXPECT(!hp_pd_domain(&pds[0]));
+	EXPECT_EQ(ibv_dealloc_pd(&pds[0]), 0);
+	EXPECT(hp_pd_domain(&pds[0]));
+}
+
 T_MAIN
