@@ -50,6 +50,7 @@
 #define STEPS 256 /* no more regions are decided after so many steps of guesses: 3 us if nothing repeats */
 #define SWAPS 8 /* regions for which room is sought, at most */
 #define VICTIMS 32 /* regions that may have to go for one, at most */
+#define TURNS 32 /* turns that have come and are looked at for one step, at most */
 
 struct site {
 	uint32_t tag;
@@ -623,7 +624,7 @@ static struct hp_plan_step next_save(struct hp_schedule *s)
 		rest(s, x); /* until the next decision about x */
 		start = NEVER;
 	}
-	while ((x = hp_timeline_first(&s->timeline, HP_TREE_TURN)) && x->turn <= s->uses) {
+	for (int i = 0; i < TURNS && (x = hp_timeline_first(&s->timeline, HP_TREE_TURN)) && x->turn <= s->uses; i++) {
 		uint32_t region;
 		hp_predict_use(&s->predict, (uint32_t)(s->uses - x->turn), &region);
 		if (region == x->before && fits_beside(s, x->bytes))
