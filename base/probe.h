@@ -37,7 +37,7 @@
 
 /* Why a registration leaves the cache while its memory stays. */
 #define HP_PROBE_EVICTED(X)                                                                                            \
-	X(BUDGET, "budget", "another registration needs room within the domain's budget of bytes")                     \
+	X(BUDGET, "budget", "room within the domain's budget is needed, or hugepin_domain_trim names bytes")            \
 	X(COUNT, "count", "another registration is needed, and the domain has as many as it may have")                 \
 	X(TABLE, "table", "another registration is needed, and the table of all domains is full")                      \
 	X(REFUSED, "refused", "the kernel or the device has refused another registration for want of memory")          \
@@ -49,7 +49,7 @@
 	X(CLOSED, "closed", "the domain is closed")                                                                    \
 	X(ASKED, "asked", "the program called hugepin_deregister")                                                   \
 	X(TURNED, "turned", "the policy has it pinned instead of registered on demand, or the reverse")               \
-	X(TRIMMED, "trimmed", "the program called hugepin_domain_trim")
+	X(TRIMMED, "trimmed", "the program called hugepin_domain_trim for all")
 
 /* Why a registration is stale. */
 #define HP_PROBE_GONE(X)                                                                                               \

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/config.h"
+#include "base/lock.h"
 #include "base/memlock.h"
 #include "base/service.h"
 #include "base/sys.h"
@@ -387,6 +388,8 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 
 int hugepin_domain_trim(hugepin_domain *d, uint64_t bytes)
 {
+	/* As for the budget, what is on demand gives no bytes. */
+	const enum hp_evicted why = bytes ? HP_EVICTED_BUDGET : HP_EVICTED_TRIMMED;
 	uint64_t rest;
 
 	if (!d)
@@ -395,10 +398,12 @@ int hugepin_domain_trim(hugepin_domain *d, uint64_t bytes)
 		return -ESTALE;
 	if (!hp_domain_may_register(d))
 		return -EPERM;
+	if (hp_locks_held) /* by what a signal handler has interrupted, or the caller of a callback */
+		return -EDEADLK;
 	hp_lock(&d->lock);
 	hp_gone_drain(d);
 	hp_region_deregister_dead(d);
-	while ((d->stats.pinned_bytes > bytes || (!bytes && d->stats.regions)) && hp_evict_one(d, HP_EVICTED_TRIMMED))
+	while ((d->stats.pinned_bytes > bytes || (!bytes && d->stats.regions)) && hp_evict_one(d, why))
 		;
 	rest = d->stats.pinned_bytes;
 	hp_unlock(&d->lock);

@@ -4,6 +4,7 @@
  */
 #include <sys/wait.h>
 
+#include "reg/domain.h"
 #include "tests/unit/pin.h"
 
 TEST(a_domain_is_closed_once)
@@ -152,12 +153,42 @@ TEST(a_trim_gives_back_what_is_not_pinned_down_to_the_bytes_named)
 	EXPECT_EQ(device.regs, 1);
 	EXPECT_EQ(hugepin_domain_trim(d, HP_PAGE), 0);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	hp_domain_lock(d); /* as if a signal handler interrupts its holder */
+	EXPECT_EQ(hugepin_domain_trim(d, 0), -EDEADLK);
+	hp_domain_unlock(d);
 	if (fork() == 0)
 		_exit(hugepin_domain_trim(d, 0) != -ESTALE);
 	EXPECT(wait(&status) > 0 && status == 0);
 	EXPECT_EQ(hugepin_domain_trim(d, 0), 0);
 	EXPECT_EQ(device.regs, 0);
 	EXPECT_EQ(hugepin_domain_close(d), 0);
+	hugepin_free(p);
+}
+
+TEST(a_trim_to_bytes_ends_nothing_that_is_registered_on_demand)
+{
+	struct hugepin_domain_stats s;
+	hugepin_domain *d;
+	char *p = hugepin_malloc(16 * MIB);
+
+	hp_config.helper = HP_HELPER_OFF;
+	device.limits.flags = HUGEPIN_LIMIT_ODP;
+	d = open_with((struct hugepin_attr){ .policy = HUGEPIN_POLICY_HYBRID, .pinned_bytes_max = 4 * HP_PAGE });
+	for (int i = 7; i >= 0; i--)
+		EXPECT_EQ(touch(d, p + (size_t)i * 2 * MIB, 1), 0);
+	hugepin_domain_stats(d, &s, sizeof s);
+	EXPECT(s.pinned_bytes == 4 * HP_PAGE && s.regions == 8); /* the others on demand */
+	EXPECT_EQ(hugepin_domain_trim(d, 3 * HP_PAGE), 0);
+	for (int i = 6; i >= 4; i--)
+		EXPECT_EQ(touch(d, p + (size_t)i * 2 * MIB, 1), 0); /* the others were not used for longer */
+	EXPECT_EQ(hugepin_domain_trim(d, 2 * HP_PAGE), 0);
+	hugepin_domain_stats(d, &s, sizeof s);
+	EXPECT(s.pinned_bytes == 2 * HP_PAGE && s.regions == 6);
+	EXPECT_EQ(hugepin_domain_trim(d, 0), 0);
+	EXPECT_EQ(device.regs, 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	hp_config.helper = HP_HELPER_AGGRESSIVE;
+	device.limits.flags = 0;
 	hugepin_free(p);
 }
 

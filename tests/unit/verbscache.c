@@ -513,6 +513,19 @@ TEST(a_fork_in_the_middle_of_a_call_deregisters_nothing)
 	}
 }
 
+/* In a hook on munmap, or in an allocator. */
+TEST(a_fork_with_a_lock_of_the_heap_or_the_pin_cache_waits_for_none)
+{
+	NEEDS_WATCH;
+
+	begin(HP_VERBSCACHE_REMOTE);
+	key_of(slot(0), SLOT, ALL);
+	hp_domain_lock(hp_pd_domain(&pds[0]));
+	fork_here();
+	hp_domain_unlock(hp_pd_domain(&pds[0]));
+	EXPECT_EQ(dev.live, 1);
+}
+
 /* As a hook of the program's on mmap does. */
 static void call_here(void)
 {
