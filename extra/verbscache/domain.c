@@ -26,14 +26,14 @@
 struct hp_place {
 	struct ibv_pd *pd;
 	const struct ibv_context *context;
-	uint64_t number;	/* that no other one ever has, since another may be at the same address later */
+	uint64_t number; /* that no other one ever has, since another may be at the same address later */
 	hugepin_domain *domain; /* NULL: it could not be opened */
 	LIST_ENTRY(hp_place) member;
 };
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER, lock = PTHREAD_MUTEX_INITIALIZER;
 static LIST_HEAD(, hp_place) places;
-static unsigned places_count; /* at most HUGEPIN_DOMAINS_MAX */
+static unsigned places_count; /* none is added beyond HUGEPIN_DOMAINS_MAX; so many domains there are at most */
 /* Held for reading while domains are used that this thread has no pin of, so that none is closed meanwhile. */
 static pthread_rwlock_t closing = PTHREAD_RWLOCK_INITIALIZER;
 static LIST_HEAD(, hp_slot) slots;
@@ -78,8 +78,8 @@ int hp_slot_make(struct hp_slot *s, const struct hp_shape *shape)
 	s->made = *mr;
 	s->shape = *shape;
 	leave(&lock);
-	hp_shape_remember(s->place->number,
-			  shape); /* hybrid registers the same a second time before the first registration ends */
+	/* Hybrid registers the same a second time before the first registration ends. */
+	hp_shape_remember(s->place->number, shape);
 	return 0;
 }
 
@@ -102,8 +102,7 @@ static struct hp_slot *slot_of(uint32_t lkey, uint32_t rkey)
 
 static bool is_wanted(uintptr_t start, size_t bytes, unsigned pins)
 {
-	return wanted && hp_shape_start(wanted) == start && hp_shape_bytes(wanted) == bytes &&
-	       hp_shape_pins(wanted) == pins;
+	return wanted && hp_shape_start(wanted) == start && hp_shape_bytes(wanted) == bytes && hp_shape_pins(wanted) == pins;
 }
 
 static int slot_reg(void *place_, void *addr, size_t bytes, unsigned access, struct hugepin_reg *ret_)
@@ -123,7 +122,7 @@ static int slot_reg(void *place_, void *addr, size_t bytes, unsigned access, str
 	s = malloc(sizeof *s);
 	if (!s)
 		return -ENOMEM;
-	*s = (struct hp_slot){.place = place, .on_demand = access & HUGEPIN_ON_DEMAND, .fresh = fresh};
+	*s = (struct hp_slot){ .place = place, .on_demand = access & HUGEPIN_ON_DEMAND, .fresh = fresh };
 	err = hp_slot_make(s, &shape);
 	if (err) {
 		free(s);
@@ -132,7 +131,7 @@ static int slot_reg(void *place_, void *addr, size_t bytes, unsigned access, str
 	take(&lock);
 	LIST_INSERT_HEAD(&slots, s, all);
 	leave(&lock);
-	*ret_ = (struct hugepin_reg){(uint32_t)(uintptr_t)s, (uint32_t)((uintptr_t)s >> 32), 0};
+	*ret_ = (struct hugepin_reg){ (uint32_t)(uintptr_t)s, (uint32_t)((uintptr_t)s >> 32), 0 };
 	return 0;
 }
 
@@ -141,9 +140,8 @@ static int slot_dereg(void *place, struct hugepin_reg *reg)
 	struct hp_slot *s = slot_of(reg->lkey, reg->rkey);
 	int saved_errno = errno, err = 0;
 
-	(void)place;
 	if (s->mr) {
-		hp_shape_remember(s->place->number, &s->shape);
+		hp_shape_remember(((struct hp_place *)place)->number, &s->shape);
 		err = hp_real()->dereg(s->mr);
 	}
 	errno = saved_errno;
@@ -160,7 +158,7 @@ static bool part_of(const struct hp_slot *s, uintptr_t addr, size_t len, struct 
 	const uintptr_t start = addr > s->shape.addr ? addr : s->shape.addr;
 	const uintptr_t to = s->shape.addr + s->shape.len, end = addr + len < to ? addr + len : to;
 
-	*ret_ = (struct ibv_sge){.addr = start, .length = (uint32_t)(end - start), .lkey = s->made.lkey};
+	*ret_ = (struct ibv_sge){ .addr = start, .length = (uint32_t)(end - start), .lkey = s->made.lkey };
 	return s->mr && start < end && end - start <= UINT32_MAX;
 }
 
@@ -189,10 +187,9 @@ static int slot_prefetch(void *place, const struct hugepin_reg *reg, void *addr,
 
 static bool registers_on_demand(struct ibv_context *context)
 {
-	const uint32_t needed =
-		IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
+	const uint32_t needed = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;
 	struct verbs_context *v = verbs_get_ctx_op(context, query_device_ex);
-	struct ibv_device_attr_ex a = {0};
+	struct ibv_device_attr_ex a = { 0 };
 
 	return v && !v->query_device_ex(context, NULL, &a, sizeof a) && a.odp_caps.general_caps & IBV_ODP_SUPPORT &&
 	       (a.odp_caps.per_transport_caps.rc_odp_caps & needed) == needed;
@@ -203,8 +200,7 @@ static int slot_limits(void *place, struct hugepin_limits *ret_)
 	const size_t locked = hugepin_memlock();
 
 	*ret_ = (struct hugepin_limits){
-		.access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE |
-			  HUGEPIN_REMOTE_ATOMIC,
+		.access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE | HUGEPIN_REMOTE_ATOMIC,
 		/* The other half is for what the program registers otherwise, and for its queues. */
 		.bytes_max = locked ? (locked + 1) / 2 : 0,
 		.flags = registers_on_demand(((struct hp_place *)place)->pd->context) ? HUGEPIN_LIMIT_ODP : 0,
@@ -252,10 +248,20 @@ static struct hp_place *known(const struct ibv_pd *pd)
 
 	take(&lock);
 	LIST_FOREACH(p, &places, member)
-	if (p->pd == pd)
-		break;
+		if (p->pd == pd)
+			break;
 	leave(&lock);
 	return p;
+}
+
+static bool have_room(void)
+{
+	bool any;
+
+	take(&lock);
+	any = places_count < HUGEPIN_DOMAINS_MAX;
+	leave(&lock);
+	return any;
 }
 
 static void add_place(struct hp_place *p)
@@ -284,11 +290,11 @@ static struct hp_place *open_place(struct ibv_pd *pd)
 		.watch = HUGEPIN_WATCH_KERNEL, /* programs unmap by ways of which libhugepin-malloc.so does not hear */
 	};
 	static uint64_t numbers; /* `opening` guards it */
-	struct hp_place *p = places_count < HUGEPIN_DOMAINS_MAX ? malloc(sizeof *p) : NULL;
+	struct hp_place *p = have_room() ? malloc(sizeof *p) : NULL;
 
 	if (!p)
 		return NULL;
-	*p = (struct hp_place){.pd = pd, .context = pd->context, .number = ++numbers};
+	*p = (struct hp_place){ .pd = pd, .context = pd->context, .number = ++numbers };
 	if (hugepin_domain_open(&backend, p, &attr, &p->domain))
 		p->domain = NULL;
 	add_place(p);
@@ -312,7 +318,7 @@ hugepin_domain *hp_pd_domain(struct ibv_pd *pd)
 
 static uint64_t deregistered(hugepin_domain *d)
 {
-	struct hugepin_domain_stats s = {0};
+	struct hugepin_domain_stats s = { 0 };
 
 	hugepin_domain_stats(d, &s, sizeof s);
 	return s.deregistered;
@@ -328,8 +334,8 @@ static unsigned hold_places(struct hp_place ret_[HUGEPIN_DOMAINS_MAX])
 	pthread_rwlock_rdlock(&closing);
 	take(&lock);
 	LIST_FOREACH(p, &places, member)
-	if (p->domain)
-		ret_[n++] = *p;
+		if (p->domain)
+			ret_[n++] = *p;
 	leave(&lock);
 	return n;
 }
@@ -365,8 +371,8 @@ static struct hp_place *take_place(const struct ibv_pd *pd, const struct ibv_con
 
 	take(&lock);
 	LIST_FOREACH(p, &places, member)
-	if ((!pd || p->pd == pd) && (!context || p->context == context))
-		break;
+		if ((!pd || p->pd == pd) && (!context || p->context == context))
+			break;
 	if (p) {
 		LIST_REMOVE(p, member);
 		places_count--;
@@ -408,7 +414,7 @@ void hp_pds_close(const struct ibv_pd *pd, const struct ibv_context *context)
 
 void hp_pds_phase(const void *addr, size_t len, unsigned phase)
 {
-	const struct hp_shape bytes = {.addr = (uintptr_t)addr, .len = len};
+	const struct hp_shape bytes = { .addr = (uintptr_t)addr, .len = len };
 	struct hp_place all[HUGEPIN_DOMAINS_MAX];
 	const unsigned n = hold_places(all);
 	struct hp_shape s;

@@ -1,6 +1,6 @@
 /*
- * The cache of registrations under a policy: registrations that are made ahead of the program's requests, and given
- * back between them.
+ * The cache of registrations under a policy: registrations that are made ahead of the program's requests, and given back
+ * between them.
  */
 #include "tests/unit/verbscache.h"
 
@@ -8,7 +8,7 @@
 
 static struct hugepin_domain_stats stats_of(struct ibv_pd *pd)
 {
-	struct hugepin_domain_stats s = {0};
+	struct hugepin_domain_stats s = { 0 };
 
 	hugepin_domain_stats(hp_pd_domain(pd), &s, sizeof s);
 	return s;
@@ -106,7 +106,7 @@ TEST(what_was_registered_on_a_protection_domain_is_not_on_the_next_one)
 /* A loop with a pause: registered for its time alone, and ready when it is asked for. */
 TEST(under_predict_a_registration_is_given_back_and_made_again_ahead)
 {
-	struct hugepin_domain_stats s = {0};
+	struct hugepin_domain_stats s = { 0 };
 	NEEDS_WATCH;
 
 	T_THREADS_RUN(2);

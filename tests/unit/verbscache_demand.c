@@ -38,11 +38,11 @@ static int fake_query(struct ibv_context *context, const struct ibv_query_device
 
 static struct verbs_context on_demand = {
 	.sz = sizeof on_demand,
-	.context = {.abi_compat = __VERBS_ABI_IS_EXTENDED},
+	.context = { .abi_compat = __VERBS_ABI_IS_EXTENDED },
 	.query_device_ex = fake_query,
 	.advise_mr = fake_advise,
 };
-static struct ibv_pd pd = {.context = &on_demand.context};
+static struct ibv_pd pd = { .context = &on_demand.context };
 
 /* Returns whether the registration was on demand, which reg_on() does not expect. */
 static bool use(void *addr, size_t len)
