@@ -78,6 +78,7 @@ static struct {
 	pthread_mutex_t lock;
 	struct fake_mr mr[MRS];
 	unsigned live, max; /* max: more are refused with `refuse`; 0: none is */
+	unsigned every; /* each so many-th is refused, too; 0: none is */
 	int refuse;
 	unsigned regs, deregs, reregs;
 	uint32_t key;
@@ -127,7 +128,7 @@ static struct ibv_mr *dev_reg(struct ibv_pd *pd, void *addr, size_t len, uint64_
 	pthread_rwlock_rdlock(&mapping);
 	pthread_mutex_lock(&dev.lock);
 	dev.regs++;
-	if (dev.max && dev.live >= dev.max)
+	if ((dev.max && dev.live >= dev.max) || (dev.every && dev.regs % dev.every == 0))
 		errno = dev.refuse;
 	else
 		for (m = dev.mr; m->live; m++)

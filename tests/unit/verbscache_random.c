@@ -29,7 +29,7 @@ static void step(struct player *p, bool alone)
 	} else {
 		p->held[i] = reg_on(&pds[rand_next(&p->seed) % 3], slot(s) + (rand_next(&p->seed) % 2) * 4096,
 				    rand_next(&p->seed) % 2 ? 4096 : SLOT - 8192, accesses[rand_next(&p->seed) % 4]);
-		EXPECT(p->held[i]);
+		EXPECT(p->held[i] || (dev.every && errno == dev.refuse));
 	}
 }
 
@@ -58,6 +58,27 @@ TEST(at_random_no_registration_is_of_other_memory_or_of_two_owners)
 	hp_pds_trim();
 	EXPECT_EQ(dev.live, 0);
 	EXPECT(dev.regs < 1400); /* of about 1450 that were asked for, many were found */
+}
+
+TEST(at_random_refusals_lose_nothing)
+{
+	static const int errors[] = { ENOMEM, EFAULT, EAGAIN, EINVAL };
+	NEEDS_WATCH;
+
+	for (unsigned i = 0; i < sizeof errors / sizeof *errors; i++)
+		for (unsigned every = 1; every < 6; every++) {
+			struct player p = { .seed = i * 10 + every, .steps = 600 };
+
+			begin(HP_VERBSCACHE_REMOTE);
+			dev.every = every;
+			dev.refuse = errors[i];
+			for (unsigned n = 0; n < p.steps && !t_failures; n++)
+				step(&p, true);
+			p.steps = dev.every = 0;
+			play(&p);
+			hp_pds_trim();
+			EXPECT_EQ(dev.live, 0);
+		}
 }
 
 TEST(threads_that_register_map_anew_and_drop_get_no_stale_registration)
