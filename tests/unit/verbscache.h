@@ -106,8 +106,8 @@ static void wait_if_slow(void)
 		usleep(100);
 }
 
-/* Called once, in the middle of the next call of libibverbs or of the limits of a device. */
-static void (*during)(void);
+/* Called once by this thread, in the middle of its next call of libibverbs or of the limits of a device. */
+static _Thread_local void (*during)(void);
 
 static void interrupt(void)
 {
