@@ -140,4 +140,49 @@ TEST(a_device_that_closes_with_registrations_of_the_program_leaves_no_domain)
 	}
 }
 
+/* Each thread has a protection domain of its own, which ends again and again. */
+static void *use_and_end(void *pd_)
+{
+	struct ibv_pd *pd = pd_;
+	const unsigned i = (unsigned)(pd - pds);
+
+	for (unsigned n = 0; n < 60 && !t_failures; n++) {
+		for (unsigned k = 0; k < 8; k++) {
+			struct ibv_mr *mr = reg_on(pd, slot(i) + k % 2 * 8192, 8192, ALL);
+
+			give_back(mr);
+			hugepin_verbscache_phase(slot(i), 8192, 0);
+			usleep(500);
+		}
+		EXPECT_EQ(ibv_dealloc_pd(pd), 0);
+		EXPECT_EQ(live_of(pd, NULL), 0);
+	}
+	return NULL;
+}
+
+TEST(protection_domains_end_while_the_helper_registers_and_others_fork)
+{
+	pthread_t t[3];
+	NEEDS_WATCH;
+
+	T_THREADS_RUN(5);
+	begin(HP_VERBSCACHE_REMOTE);
+	hp_config.policy = HP_POLICY_PREDICT;
+	hp_config.predict_mode = HP_PREDICT_SAVE;
+	hp_domains_start();
+	for (unsigned i = 0; i < 3; i++)
+		pthread_create(&t[i], NULL, use_and_end, &pds[i]);
+	for (unsigned i = 0; i < 40; i++) {
+		pid_t pid = fork();
+
+		if (pid == 0)
+			_exit(0);
+		EXPECT_EQ(waitpid(pid, NULL, 0), pid);
+	}
+	for (unsigned i = 0; i < 3; i++)
+		pthread_join(t[i], NULL);
+	EXPECT_EQ(dev.live, 0);
+	hp_config.predict_mode = HP_PREDICT_AUTO;
+}
+
 T_MAIN
