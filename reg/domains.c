@@ -249,7 +249,9 @@ void hp_domains_thread_ends(void)
 {
 	uint64_t thread = hp_thread_number();
 
+	hp_domains_lock(); /* a domain that is closed meanwhile may be opened by another thread */
 	hp_domains_each(note_opener_ended, &thread);
+	hp_domains_unlock();
 }
 
 bool hp_domain_may_register(const hugepin_domain *d)
