@@ -1,6 +1,7 @@
 /*
- * buffers ROUNDS KIB BUFFERS PAUSE: two ranks send a buffer to and fro, each round another one of so many, and check each
- * byte that arrives. Between rounds they pause for so many milliseconds, as if they computed (Li et al. 2011, figure 1).
+ * buffers ROUNDS KIB BUFFERS PAUSE: pairs of ranks send a buffer to and fro, each round another one of so many, and check
+ * each byte that arrives. The ranks of a pair are half of all ranks apart, so they are of two nodes where there are two.
+ * Between rounds they pause for so many milliseconds, as if they computed (Li et al. 2011, figure 1).
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -30,7 +31,7 @@ static size_t wrong_in(const unsigned char *p, size_t len, int round, int from)
 
 int main(int argc, char **argv)
 {
-	int rank, rounds = argc > 1 ? atoi(argv[1]) : 12, buffers = argc > 3 ? atoi(argv[3]) : 4;
+	int rank, ranks, peer, rounds = argc > 1 ? atoi(argv[1]) : 12, buffers = argc > 3 ? atoi(argv[3]) : 4;
 	useconds_t pause_us = argc > 4 ? (useconds_t)atoi(argv[4]) * 1000 : 0;
 	size_t len = (argc > 2 ? (size_t)atol(argv[2]) : 1024) * 1024, wrong = 0;
 	unsigned long long mine, all;
@@ -38,20 +39,22 @@ int main(int argc, char **argv)
 
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+	peer = (rank + ranks / 2) % ranks;
 	p = malloc((size_t)buffers * sizeof *p);
 	for (int i = 0; i < buffers; i++)
 		p[i] = malloc(len);
 	for (int i = 0; i < rounds; i++) {
 		unsigned char *b = p[i % buffers];
 
-		for (int from = 0; from < 2; from++) {
-			if (rank == from) {
-				write_all(b, len, i, from);
-				MPI_Send(b, (int)len, MPI_BYTE, !rank, i, MPI_COMM_WORLD);
+		for (int upper = 0; upper < 2; upper++) {
+			if (upper == rank / (ranks / 2)) {
+				write_all(b, len, i, rank);
+				MPI_Send(b, (int)len, MPI_BYTE, peer, i, MPI_COMM_WORLD);
 			} else {
 				memset(b, 0, len);
-				MPI_Recv(b, (int)len, MPI_BYTE, from, i, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-				wrong += wrong_in(b, len, i, from);
+				MPI_Recv(b, (int)len, MPI_BYTE, peer, i, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+				wrong += wrong_in(b, len, i, peer);
 			}
 		}
 		usleep(pause_us);

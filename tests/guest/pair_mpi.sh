@@ -1,0 +1,54 @@
+#!/bin/bash
+# guest: pair
+# Ranks on two nodes, whose messages go by verbs alone: each byte arrives, with the drop-in and under the cache of
+# registrations, too. When a node dies, the ranks of the other end. MPICH of Debian 12 has UCX alone, not libfabric.
+# shellcheck source=tests/live/tap.bash
+. "$(dirname "$0")/../live/tap.bash"
+# shellcheck source=tests/guest/pair.bash
+. "$(dirname "$0")/pair.bash"
+cache=$build/libhugepin-verbscache.so
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_pml=ucx OMPI_MCA_osc=ucx
+# mpirun asks the other node for a sign of life, as ssh does. MPICH's does not, and hears of a death when the node is back.
+export OMPI_MCA_oob_tcp_if_include=eth0 OMPI_MCA_oob_tcp_keepalive_time=5 OMPI_MCA_oob_tcp_keepalive_intvl=5 \
+	OMPI_MCA_oob_tcp_keepalive_probes=4
+# UCX's check of the destination GID drops what comes through the soft device, which takes 7 retries for without end.
+ucx=(UCX_NET_DEVICES=rxe0:1 UCX_UD_VERBS_ETH_DGID_CHECK=n UCX_RC_RETRY_COUNT=6)
+
+# start MPI RANKS VARIABLE=VALUE... PROGRAM...: so many on each node
+start()
+{
+	local hosts=(-hosts 'guest1,guest2' -ppn "$2" -iface eth0)
+	[ "$1" = mpich ] || hosts=(--host "guest1:$2,guest2:$2")
+	timeout -k 5 200 "mpirun.$1" "${hosts[@]}" -n $((2 * $2)) env "${ucx[@]}" "${@:3}"
+}
+# ranks MPI RANKS VARIABLE=VALUE...: each pair of ranks sends 12 MiB to and fro, which come in packets of 4 KiB.
+ranks()
+{
+	local before
+	before=$(packets)
+	start "${@:1:2}" UCX_TLS=rc_v,self "${@:3}" "$t/$1" 12 1024 4 >"$t/out.$1" 2>&1
+	cat "$t/out.$1"
+	grep -q '^ok 0' "$t/out.$1" && [ $(($(packets) - before)) -ge $(($2 * 12 * 256)) ]
+}
+
+# Who hears of it first: the rank, whose message is not answered, or the launcher.
+lost='retry counter exceeded|lost communication with a remote daemon|process manager error'
+for mpi in openmpi mpich; do
+	if ! command -v mpirun.$mpi >/dev/null; then
+		skip "$mpi" "no mpirun.$mpi: tools/setup guest"
+		continue
+	fi
+	works "$mpi: a program compiles" "mpicc.$mpi" -O1 -o "$t/$mpi" extra/mpi/tests/programs/buffers.c
+	works 'the other node has it' has_booted
+	works "$mpi: a rank on each node" ranks $mpi 1
+	works "$mpi: a rank on each node, the drop-in" ranks $mpi 1 LD_PRELOAD="$dropin"
+	works "$mpi: two ranks on each node" ranks $mpi 2
+	works "$mpi: two ranks on each node, shared memory within" ranks $mpi 2 UCX_TLS=rc_v,self,sm
+	cached=(UCX_RCACHE_ENABLE=n UCX_IB_REG_METHODS=direct HUGEPIN_STATS=1 HUGEPIN_X_VERBS_CACHE=remote LD_PRELOAD="$cache")
+	works "$mpi: under the cache of registrations, peers trusted" ranks $mpi 1 "${cached[@]}"
+	grep '^hugepin: verbs cache' "$t/out.$mpi" | sed 's/^/# /'
+	survives "$mpi: a rank ends when the other's node dies" '[1-9]*' "$lost" \
+		start $mpi 1 UCX_TLS=rc_v,self "${cached[@]}" "$t/$mpi" 1000000 1024 4
+	grep -Em1 "$lost" "$t/lost" | sed 's/^/# /'
+done
