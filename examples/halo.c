@@ -16,9 +16,11 @@
  */
 #include <arpa/inet.h>
 #include <err.h>
+#include <errno.h>
 #include <hugepin_verbs.h>
 #include <inttypes.h>
 #include <netdb.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -49,6 +51,7 @@ struct side {
 	struct hugepin_pin pin[FIELDS_MAX];
 	size_t at[2 * FIELDS_MAX]; /* bytes of each face that have arrived */
 	unsigned arrived; /* whole faces */
+	unsigned idle; /* polls that found nothing */
 	unsigned out; /* faces whose rows are still read by the adapter */
 };
 
@@ -107,8 +110,9 @@ static void connect_peer(struct side *s)
 	if (fscanf(s->from, "%45s %x %x", text, &lid, &qpn) != 3 || inet_pton(AF_INET6, text, &gid) != 1)
 		errx(1, "the peer does not say where it is");
 
+	/* A peer that has died is noticed after 7 s. Soft-RoCE takes retry_cnt = 7 for without end. */
 	struct ibv_qp_attr a = { .port_num = 1, .path_mtu = p.active_mtu, .dest_qp_num = qpn, .min_rnr_timer = 12,
-		.timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
+		.timeout = 18, .retry_cnt = 6, .rnr_retry = 7,
 		.ah_attr = { .port_num = 1, .dlid = (uint16_t)lid, .is_global = p.link_layer == IBV_LINK_LAYER_ETHERNET,
 			.grh = { .dgid = gid, .sgid_index = (uint8_t)index, .hop_limit = 64 } } };
 	a.qp_state = IBV_QPS_INIT;
@@ -188,11 +192,22 @@ static void face_arrived(void *arg, uint64_t tag, const void *data, size_t len, 
 	}
 }
 
+/* Who polls is not told that the peer has ended, or died, so look whether the socket is still open. */
+static void check_peer(const struct side *s)
+{
+	char byte;
+	ssize_t n = recv(s->to, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+	if (!n || (n < 0 && errno != EAGAIN))
+		errx(1, "the peer has gone%s%s", n ? ": " : "", n ? strerror(errno) : "");
+}
+
 static void poll_queue(struct side *s)
 {
 	int n = hugepin_sgq_poll(s->queue, 1); /* one at a time: the next one may be of the next step */
 	if (n < 0)
 		check(n, "poll");
+	if (!n && ++s->idle % 65536 == 0)
+		check_peer(s);
 }
 
 static void exchange(struct side *s)
@@ -277,12 +292,22 @@ static void *run(void *arg)
 	return NULL;
 }
 
+/* A peer whose machine has died says nothing. The kernel asks after 5 s, and the connection fails after 20. */
+static void notice_death(int fd)
+{
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &(int){ 1 }, sizeof(int));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &(int){ 5 }, sizeof(int));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &(int){ 5 }, sizeof(int));
+	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &(unsigned){ 20000 }, sizeof(unsigned)); /* ms */
+}
+
 static int connect_socket(const char *host)
 {
 	struct addrinfo *a, hint = { .ai_family = AF_INET, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE };
 	if (getaddrinfo(host, port, &hint, &a))
 		errx(1, "%s port %s: no such address", host ? host : "my", port);
 	int fd = socket(a->ai_family, a->ai_socktype, a->ai_protocol);
+	notice_death(fd);
 	if (host && connect(fd, a->ai_addr, a->ai_addrlen))
 		err(1, "%s", host);
 	if (!host) {

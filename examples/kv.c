@@ -27,6 +27,7 @@
 #include <inttypes.h>
 #include <netdb.h>
 #include <poll.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -153,9 +154,10 @@ static void connect_peer(struct side *s, struct link *l)
 	    inet_pton(AF_INET6, text, &gid) != 1)
 		errx(1, "the peer does not say where it is");
 
+	/* A peer that has died is noticed after 7 s. Soft-RoCE takes retry_cnt = 7 for without end. */
 	struct ibv_qp_attr a = { .port_num = 1, .path_mtu = p.active_mtu, .dest_qp_num = qpn, .min_rnr_timer = 12,
-		.qp_access_flags = IBV_ACCESS_REMOTE_READ, .max_dest_rd_atomic = 1, .max_rd_atomic = 1, .timeout = 14,
-		.retry_cnt = 7, .rnr_retry = 7,
+		.qp_access_flags = IBV_ACCESS_REMOTE_READ, .max_dest_rd_atomic = 1, .max_rd_atomic = 1, .timeout = 18,
+		.retry_cnt = 6, .rnr_retry = 7,
 		.ah_attr = { .port_num = 1, .dlid = (uint16_t)lid, .is_global = p.link_layer == IBV_LINK_LAYER_ETHERNET,
 			.grh = { .dgid = gid, .sgid_index = (uint8_t)index, .hop_limit = 64 } } };
 	a.qp_state = IBV_QPS_INIT;
@@ -303,6 +305,8 @@ static void sleep_until_woken(struct side *s)
 		if (!(fds[2 + i].revents & (POLLIN | POLLHUP)))
 			continue;
 		if (fscanf(s->link[i].from, "%c", &order) != 1) {
+			if (ferror(s->link[i].from))
+				warn("client %u has gone", i);
 			disconnect(s, &s->link[i]);
 		} else if (order == 'r') {
 			replace_values(s);
@@ -342,6 +346,15 @@ static void serve(struct side *s)
 
 /* ------------------------------------------------------------------ a client */
 
+/* Who polls is not told that the server has ended, or died, so look whether the socket is still open. */
+static void check_server(const struct side *s)
+{
+	char byte;
+	ssize_t n = recv(s->link[0].to, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+	if (!n || (n < 0 && errno != EAGAIN))
+		errx(1, "the server has gone%s%s", n ? ": " : "", n ? strerror(errno) : "");
+}
+
 /* Read [addr, addr + len) of the server into the buffer. False: the server does not lend it any more. */
 static bool read_server(struct side *s, uint64_t addr, size_t len)
 {
@@ -351,7 +364,8 @@ static bool read_server(struct side *s, uint64_t addr, size_t len)
 		check(ret < 0 ? ret : 0, "ask for a key");
 		s->answered = ret;
 		while (!s->answered)
-			progress(s);
+			if (!progress(s))
+				check_server(s);
 		if (!far.ref)
 			return false;
 		struct ibv_sge sge = { .addr = s->buffer_pin.base + at,
@@ -457,6 +471,15 @@ static void *run(void *arg)
 	return NULL;
 }
 
+/* A peer whose machine has died says nothing. The kernel asks after 5 s, and the connection fails after 20. */
+static void notice_death(int fd)
+{
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &(int){ 1 }, sizeof(int));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &(int){ 5 }, sizeof(int));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &(int){ 5 }, sizeof(int));
+	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &(unsigned){ 20000 }, sizeof(unsigned)); /* ms */
+}
+
 /* A socket to the server, or one that waits for clients. */
 static int open_socket(const char *host)
 {
@@ -464,6 +487,7 @@ static int open_socket(const char *host)
 	if (getaddrinfo(host, port, &hint, &a))
 		errx(1, "%s port %s: no such address", host ? host : "my", port);
 	int fd = socket(a->ai_family, a->ai_socktype, a->ai_protocol);
+	notice_death(fd);
 	if (host && connect(fd, a->ai_addr, a->ai_addrlen))
 		err(1, "%s", host);
 	if (!host) {

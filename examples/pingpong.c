@@ -15,9 +15,11 @@
  */
 #include <arpa/inet.h>
 #include <err.h>
+#include <errno.h>
 #include <hugepin_verbs.h>
 #include <inttypes.h>
 #include <netdb.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -98,9 +100,10 @@ static void connect_peer(struct side *s)
 	    inet_pton(AF_INET6, text, &gid) != 1)
 		errx(1, "the peer does not say where it is");
 
+	/* A peer that has died is noticed after 7 s. Soft-RoCE takes retry_cnt = 7 for without end. */
 	struct ibv_qp_attr a = { .port_num = 1, .qp_access_flags = IBV_ACCESS_REMOTE_WRITE, .path_mtu = p.active_mtu,
-		.dest_qp_num = qpn, .max_dest_rd_atomic = 1, .max_rd_atomic = 1, .min_rnr_timer = 12, .timeout = 14,
-		.retry_cnt = 7, .rnr_retry = 7,
+		.dest_qp_num = qpn, .max_dest_rd_atomic = 1, .max_rd_atomic = 1, .min_rnr_timer = 12, .timeout = 18,
+		.retry_cnt = 6, .rnr_retry = 7,
 		.ah_attr = { .port_num = 1, .dlid = (uint16_t)lid, .is_global = p.link_layer == IBV_LINK_LAYER_ETHERNET,
 			.grh = { .dgid = gid, .sgid_index = (uint8_t)index, .hop_limit = 64 } } };
 	a.qp_state = IBV_QPS_INIT;
@@ -122,12 +125,24 @@ static void meet(struct side *s)
 		errx(1, "the peer has gone");
 }
 
-static struct ibv_wc completion(struct ibv_cq *cq)
+/* Who polls is not told that the peer has ended, or died, so look whether the socket is still open. */
+static void check_peer(const struct side *s)
+{
+	char byte;
+	ssize_t n = recv(s->to, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+	if (!n || (n < 0 && errno != EAGAIN))
+		errx(1, "the peer has gone%s%s", n ? ": " : "", n ? strerror(errno) : "");
+}
+
+static struct ibv_wc completion(const struct side *s, struct ibv_cq *cq)
 {
 	struct ibv_wc wc;
 	int n = 0;
-	while (!n)
+	for (unsigned polls = 1; !n; polls++) {
 		n = ibv_poll_cq(cq, 1, &wc);
+		if (!n && polls % 65536 == 0)
+			check_peer(s);
+	}
 	if (n < 0 || wc.status)
 		errx(1, "completion: %s", n < 0 ? "none" : ibv_wc_status_str(wc.status));
 	return wc;
@@ -147,14 +162,14 @@ static void ping(struct side *s, unsigned round)
 		.send_flags = IBV_SEND_SIGNALED, .sg_list = &sge, .num_sge = 1,
 		.wr.rdma = { .remote_addr = s->peer_addr, .rkey = s->peer_rkey } };
 	check(ibv_post_send(s->qp, &wr, &bad), "post a write");
-	completion(s->sent); /* only now is the buffer ours again */
+	completion(s, s->sent); /* only now is the buffer ours again */
 	check(hugepin_unpin(s->domain, &pin), "unpin");
 	free(out);
 }
 
 static void pong(struct side *s, unsigned round)
 {
-	struct ibv_wc wc = completion(s->received);
+	struct ibv_wc wc = completion(s, s->received);
 	if (ntohl(wc.imm_data) != round || s->in[0] != (char)round || memcmp(s->in, s->in + 1, size - 1))
 		errx(1, "message %u: wrong data", round);
 	post_receive(s);
@@ -206,12 +221,22 @@ static void *run(void *arg)
 	return NULL;
 }
 
+/* A peer whose machine has died says nothing. The kernel asks after 5 s, and the connection fails after 20. */
+static void notice_death(int fd)
+{
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &(int){ 1 }, sizeof(int));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &(int){ 5 }, sizeof(int));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &(int){ 5 }, sizeof(int));
+	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &(unsigned){ 20000 }, sizeof(unsigned)); /* ms */
+}
+
 static int connect_socket(const char *host)
 {
 	struct addrinfo *a, hint = { .ai_family = AF_INET, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE };
 	if (getaddrinfo(host, port, &hint, &a))
 		errx(1, "%s port %s: no such address", host ? host : "my", port);
 	int fd = socket(a->ai_family, a->ai_socktype, a->ai_protocol);
+	notice_death(fd);
 	if (host && connect(fd, a->ai_addr, a->ai_addrlen))
 		err(1, "%s", host);
 	if (!host) {

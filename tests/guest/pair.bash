@@ -48,6 +48,7 @@ none_registered() { rdma resource show mr | tee "$t/mr"; [ ! -s "$t/mr" ]; }
 survives()
 {
 	works "$1" dies "${@:2}"
+	grep -Em1 -e "$3" "$t/lost" | sed 's/^/# /'
 	works 'which leaves nothing registered' none_registered
 	works 'and the other node boots again' has_booted
 }

@@ -50,5 +50,4 @@ for mpi in openmpi mpich; do
 	grep '^hugepin: verbs cache' "$t/out.$mpi" | sed 's/^/# /'
 	survives "$mpi: a rank ends when the other's node dies" '[1-9]*' "$lost" \
 		start $mpi 1 UCX_TLS=rc_v,self "${cached[@]}" "$t/$mpi" 1000000 1024 4
-	grep -Em1 "$lost" "$t/lost" | sed 's/^/# /'
 done
