@@ -23,6 +23,8 @@ static void step(struct player *p, bool alone)
 		hp_pds_close(&pds[rand_next(&p->seed) % 3], NULL);
 	else if (what == 2)
 		hp_pds_trim();
+	else if (what < 6 && !alone)
+		hugepin_verbscache_phase(slot(s) + (rand_next(&p->seed) % 2) * 4096, what % 2 ? 4096 : SLOT - 8192, 0);
 	else if (p->held[i]) {
 		give_back(p->held[i]);
 		p->held[i] = NULL;
@@ -81,21 +83,40 @@ TEST(at_random_refusals_lose_nothing)
 		}
 }
 
-TEST(threads_that_register_map_anew_and_drop_get_no_stale_registration)
+static void play_together(unsigned policy)
 {
 	struct player p[4] = { { .seed = 11, .steps = 3000 }, { .seed = 12, .steps = 3000 }, { .seed = 13, .steps = 3000 },
 			       { .seed = 14, .steps = 3000 } };
 	pthread_t t[4];
-	NEEDS_WATCH;
 
 	T_THREADS_RUN(4);
 	begin(HP_VERBSCACHE_REMOTE);
+	hp_config.policy = policy;
 	for (unsigned i = 0; i < 4; i++)
 		pthread_create(&t[i], NULL, play, &p[i]);
 	for (unsigned i = 0; i < 4; i++)
 		pthread_join(t[i], NULL);
+	hp_pds_pause(); /* what was announced last */
 	hp_pds_trim();
 	EXPECT_EQ(dev.live, 0);
+	hp_pds_resume();
+}
+
+TEST(threads_that_register_map_anew_and_drop_get_no_stale_registration)
+{
+	NEEDS_WATCH;
+
+	play_together(HP_POLICY_ARENA);
+}
+
+TEST(nor_beside_a_helper_that_registers_ahead)
+{
+	NEEDS_WATCH;
+
+	hp_config.predict_mode = HP_PREDICT_SAVE;
+	play_together(HP_POLICY_PREDICT);
+	play_together(HP_POLICY_CF11);
+	hp_config.predict_mode = HP_PREDICT_AUTO;
 }
 
 static uint32_t newest_key(void)
