@@ -1,9 +1,9 @@
 /*
  * See cache.h.
  *
- * Each protection domain has a domain of the pin cache (domain.h), which decides what stays registered, and knows whether
- * memory is still the same. A registration that was made while its range was pinned is of the same memory for as long
- * as the range is found:
+ * Each protection domain has a domain of the pin cache (domain.h), which decides what stays registered, and knows
+ * whether memory is still the same. A registration that was made while its range was pinned is of the same memory for
+ * as long as the range is found:
  *
  *	reg	pin the range. Hand out its registration if nobody has it, made anew if it is of other bytes.
  *	dereg	unpin.

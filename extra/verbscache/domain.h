@@ -1,6 +1,6 @@
 /*
- * The domains of the pin cache under the cache of registrations: each protection domain of the program has one, by whose
- * backend a range is registered with libibverbs for the program's bytes and access.
+ * The domains of the pin cache under the cache of registrations: each protection domain of the program has one, by
+ * whose backend a range is registered with libibverbs for the program's bytes and access.
  */
 #ifndef HP_VERBSCACHE_DOMAIN_H
 #define HP_VERBSCACHE_DOMAIN_H
@@ -50,15 +50,15 @@ void hp_slot_unpin(hugepin_domain *, struct hugepin_pin *);
 /* Register a shape with libibverbs in a slot that has no registration. 0 or errno. */
 int hp_slot_make(struct hp_slot *, const struct hp_shape *);
 
-/* Take the registration out of a slot. Who takes it deregisters it, once the slot has none: its memory may be brought in
- * meanwhile. NULL: there was none. */
+/* Take the registration out of a slot. Who takes it deregisters it, once the slot has none: its memory may be brought
+ * in meanwhile. NULL: there was none. */
 struct ibv_mr *hp_slot_take(struct hp_slot *);
 
 /* Deregister all that is in no use. Returns whether there was any. */
 bool hp_pds_trim(void);
 
-/* Close the domain of a protection domain (NULL: of all) of a device (NULL: of all). A domain with registrations that the
- * program has stays, without all others. */
+/* Close the domain of a protection domain (NULL: of all) of a device (NULL: of all). A domain with registrations that
+ * the program has stays, without all others. */
 void hp_pds_close(const struct ibv_pd *, const struct ibv_context *);
 
 /* Register nothing ahead in between: what was deregistered stays so. */

@@ -3,7 +3,6 @@
 
 #include <dlfcn.h>
 #include <execinfo.h>
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,21 +15,26 @@ enum { DEPTH = 32 };
 
 static bool asked;
 
-static void read_policy(void)
+/* Where the file is mapped that has this return address. Unlike dladdr(), this takes no lock of the loader's, which
+ * another thread may have that waits for this one. */
+static const void *file_of(const void *at)
+{
+	struct dl_find_object found;
+
+	return _dl_find_object((char *)(uintptr_t)at - 1, &found) ? NULL : found.dlfo_map_start;
+}
+
+/* The first backtrace() loads the unwinder, with the loader's lock. */
+__attribute__((constructor)) static void prepare(void)
 {
 	static const char *const words[] = { "cf11", "predict", "hybrid" };
 	const char *text = secure_getenv("HUGEPIN_POLICY");
+	void *frame;
 
 	for (unsigned i = 0; text && i < sizeof words / sizeof *words; i++)
 		asked |= !strcmp(text, words[i]);
-}
-
-/* Where the file is mapped that has this return address. */
-static const void *file_of(const void *at)
-{
-	Dl_info info;
-
-	return dladdr((const char *)at - 1, &info) ? info.dli_fbase : NULL;
+	if (asked)
+		backtrace(&frame, 1);
 }
 
 /* The stack's innermost frames are this library's, then those of the library that called it. */
@@ -53,10 +57,8 @@ static uintptr_t first_outside(void)
 
 uintptr_t hp_site(void)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	uintptr_t site;
 
-	pthread_once(&once, read_policy);
 	if (!asked)
 		return 0;
 	site = hugepin_mpi_site ? hugepin_mpi_site() : 0;
