@@ -1,7 +1,7 @@
 #!/bin/bash
 # guest: pair
 # Ranks on two nodes, whose messages go by verbs alone: each byte arrives, with the drop-in and under the cache of
-# registrations, too. When a node dies, the ranks of the other end. MPICH of Debian 12 has UCX alone, not libfabric.
+# registrations, too. When a node dies, the rank on the other ends. MPICH of Debian 12 has UCX alone, not libfabric.
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/../live/tap.bash"
 # shellcheck source=tests/guest/pair.bash
@@ -9,7 +9,7 @@
 cache=$build/libhugepin-verbscache.so
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_pml=ucx OMPI_MCA_osc=ucx
-# mpirun asks the other node for a sign of life, as ssh does. MPICH's does not, and hears of a death when the node is back.
+# mpirun asks the other node for a sign of life, as ssh does.
 export OMPI_MCA_oob_tcp_if_include=eth0 OMPI_MCA_oob_tcp_keepalive_time=5 OMPI_MCA_oob_tcp_keepalive_intvl=5 \
 	OMPI_MCA_oob_tcp_keepalive_probes=4
 # UCX's check of the destination GID drops what comes through the soft device, which takes 7 retries for without end.
@@ -32,8 +32,8 @@ ranks()
 	grep -q '^ok 0' "$t/out.$1" && [ $(($(packets) - before)) -ge $(($2 * 12 * 256)) ]
 }
 
-# Who hears of it first: the rank, whose message is not answered, or the launcher.
-lost='retry counter exceeded|lost communication with a remote daemon|process manager error'
+# Who hears of it first: the rank, whose message is not answered, or the launcher, from its daemon or from ssh.
+lost='retry counter exceeded|lost communication with a remote daemon|unable to reliably start one or more daemons'
 for mpi in openmpi mpich; do
 	if ! command -v mpirun.$mpi >/dev/null; then
 		skip "$mpi" "no mpirun.$mpi: tools/setup guest"
@@ -48,6 +48,10 @@ for mpi in openmpi mpich; do
 	cached=(UCX_RCACHE_ENABLE=n UCX_IB_REG_METHODS=direct HUGEPIN_STATS=1 HUGEPIN_X_VERBS_CACHE=remote LD_PRELOAD="$cache")
 	works "$mpi: under the cache of registrations, peers trusted" ranks $mpi 1 "${cached[@]}"
 	grep '^hugepin: verbs cache' "$t/out.$mpi" | sed 's/^/# /'
-	survives "$mpi: a rank ends when the other's node dies" '[1-9]*' "$lost" \
-		start $mpi 1 UCX_TLS=rc_v,self "${cached[@]}" "$t/$mpi" 1000000 1024 4
+	dies="$mpi: a rank ends when the other's node dies"
+	if [ $mpi = mpich ]; then
+		skip "$dies" 'a rank that waits for a message waits for ever: neither it nor mpiexec asks for a sign of life'
+		continue
+	fi
+	survives "$dies" '[1-9]*' "$lost" start $mpi 1 UCX_TLS=rc_v,self "${cached[@]}" "$t/$mpi" 1000000 1024 4
 done
