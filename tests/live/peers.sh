@@ -49,7 +49,7 @@ is 'and its version' "$(asked 'peer_rows glibc m3-large hugepin base nothing' | 
 	"$(printf '0,glibc,peer,glibc N,\n0,m3-large,peer,mimalloc 3.4.3,')"
 is 'small requests of hugepin go to a mimalloc' "$(asked over_peers)" hugepin-m3
 is 'which is preloaded behind' "$(asked 'library hugepin-m3; settings hugepin-m3')" \
-	"$(printf '%s %s\nHUGEPIN_SMALL=next ' "$(readlink -f "$t/libhugepin-malloc.so")" "$(readlink -f "$peer")")"
+	"$(printf '%s %s %s\nHUGEPIN_SMALL=next ' "$(readlink -f "$t"/libhugepin-malloc.so)" "$(readlink -f "$t"/libhugepin.so)" "$(readlink -f "$peer")")"
 is 'a program of the list reads the same peers' "$(asked "bash -c '. $top/bench/allocators.sh; echo \"\$PEERS\"'")" \
 	" m3=$(readlink -f "$peer") m3-large=$(readlink -f "$peer"),A=1,B=two ucx-new=$t/ucx"
 

@@ -145,7 +145,8 @@ awk -v worse="$t/worse" -f "$top/bench/median.awk" -f "$top/bench/judge.awk" -f 
 is 'rows are worse from 5 % on, and times from half a nanosecond on' "$(paste -s "$t/worse")" "$(printf 'b\td')"
 
 # A name in a page that no run of the report can have would stay a dash.
-known=$(bash -c '. "$0" && echo "$known ucx"' "$top/bench/allocators.sh")
+# The page's run had these PEERS.
+known=$(bash -c '. "$0" && echo "$known ucx"' "$top/bench/allocators.sh")" mimalloc2 mimalloc3 mimalloc3-large snmalloc jemalloc-new ucx-new"
 awk -v known="$known" '
 	# A name of the page as the tables have it: a peer that is always there stands for PEER.
 	function generic(text,	n, who, k, part) {
