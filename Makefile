@@ -103,7 +103,7 @@ LIVE_SRC := $(wildcard tests/live/*.c tests/guest/*.c tests/soak/*.c extra/*/tes
 EXAMPLE_SRC := $(filter-out $(if $(MPICC),,examples/mpi_%),$(wildcard examples/*.c))
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 VERBS_OBJ := $(VERBS_SRC:%.c=$(BUILD)/%.o)
-CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/base/,base.o clock.o sys.o config.o proc.o text.o) $(addprefix $(BUILD)/,reg/backend/results.o reg/backend/terms.o sge/model.o)
+CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/base/,base.o clock.o sys.o config.o proc.o rank.o text.o) $(addprefix $(BUILD)/,reg/backend/results.o reg/backend/terms.o sge/model.o)
 # The libraries of extra/, which no other part knows: libhugepin-NAME.so of extra/NAME/*.c, hugepin-NAME.map and what LINKS_NAME names.
 # The folder also has hugepin-NAME.pc.in, the headers (include/), the pages and the tests. LACKS_NAME: it is left out, for want of that.
 LACKS_mpi := $(if $(SAN),build with sanitizers,$(if $(MPICC),,mpicc))

@@ -9,7 +9,8 @@
 
 const struct hp_library hp_libraries[HP_LIBRARIES] = {
 	[HP_LIBRARY_HEAP] = { HP_SONAME("libhugepin"), "heap and pin cache, for programs that call them", NULL, NULL, NULL },
-	[HP_LIBRARY_DROPIN] = { HP_SONAME("libhugepin-malloc"), "malloc in hugepages, for programs as they are", NULL, NULL, NULL },
+	[HP_LIBRARY_DROPIN] = { HP_SONAME("libhugepin-malloc"), "malloc in hugepages, for programs as they are", NULL, NULL,
+				NULL },
 	[HP_LIBRARY_VERBS] = { HP_SONAME("libhugepin-verbs"), "pin cache and packing for RDMA devices", NULL, NULL, NULL },
 	[HP_LIBRARY_URING] = { HP_SONAME("libhugepin-uring"), "messages of many pieces on io_uring", NULL, NULL, NULL },
 	[HP_LIBRARY_MPI] = { HP_SONAME("libhugepin-mpi"),

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
+#include "base/rank.h"
 #include "base/smalls.h"
 #include "cmd/libraries.h"
 #include "cmd/machine.h"
@@ -288,20 +289,6 @@ static void print_library_options(void)
 			       l->what);
 }
 
-/* Only one rank of a job speaks for all. */
-static bool is_first_rank(void)
-{
-	static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK" };
-
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-		const char *rank = getenv(names[i]);
-
-		if (rank)
-			return !strcmp(rank, "0");
-	}
-	return true;
-}
-
 /* A policy of ours has a say in what UCX and libfabric register if these keep nothing themselves. What the user has set
  * stays. */
 static int let_policy_decide(const char *library)
@@ -317,7 +304,7 @@ static int let_policy_decide(const char *library)
 	for (size_t i = 0; i < sizeof off / sizeof *off; i++)
 		if (setenv(off[i][0], off[i][1], 0))
 			return -1;
-	if (is_first_rank())
+	if (hp_rank() <= 0) /* one rank of a job speaks for all */
 		fprintf(stderr,
 			"hugepin run: --policy: registrations of UCX and libfabric are left to it (%s=%s %s=%s %s=%s)%s\n",
 			off[0][0], getenv(off[0][0]), off[1][0], getenv(off[1][0]), off[2][0], getenv(off[2][0]),
