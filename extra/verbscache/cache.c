@@ -89,7 +89,7 @@ static void give_back(struct hp_slot *s)
 	pthread_mutex_lock(&lock);
 	s->owned = false;
 	pthread_mutex_unlock(&lock);
-	hp_slot_unpin(domain, &pin);
+	hugepin_unpin(domain, &pin);
 }
 
 /* The registration in a slot is the program's own from now on. */
@@ -200,7 +200,7 @@ struct ibv_mr *hp_cache_reg(struct ibv_pd *pd, void *addr, size_t len, unsigned 
 	if (!s)
 		return hp_cache_pass(pd, addr, len, (uintptr_t)addr, access);
 	if (!claim(s, domain, &pin)) {
-		hp_slot_unpin(domain, &pin);
+		hugepin_unpin(domain, &pin);
 		return hp_cache_pass(pd, addr, len, (uintptr_t)addr, access);
 	}
 	made = s->fresh;

@@ -62,10 +62,8 @@ static void leave(pthread_mutex_t *l)
 int hp_slot_make(struct hp_slot *s, const struct hp_shape *shape)
 {
 	unsigned access = shape->access | (s->on_demand ? (unsigned)IBV_ACCESS_ON_DEMAND : 0);
-	int saved_errno = errno;
-
+	int saved_errno = errno, err;
 	struct ibv_mr *mr;
-	int err;
 
 	errno = 0;
 	mr = hp_real()->reg(s->place->pd, (void *)shape->addr, shape->len, shape->addr, access);
@@ -141,7 +139,7 @@ static int slot_dereg(void *place, struct hugepin_reg *reg)
 	int saved_errno = errno, err = 0;
 
 	if (s->mr) {
-		hp_shape_remember(((struct hp_place *)place)->number, &s->shape);
+		hp_shape_remember(((struct hp_place *)place)->number, &s->shape); /* others may have its place there */
 		err = hp_real()->dereg(s->mr);
 	}
 	errno = saved_errno;
@@ -219,11 +217,6 @@ struct hp_slot *hp_slot_pin(hugepin_domain *domain, const struct hp_shape *shape
 	err = hugepin_pin_at(domain, (void *)shape->addr, shape->len, hp_shape_pins(shape), ret_, site);
 	wanted = NULL;
 	return err ? NULL : slot_of(ret_->lkey, ret_->rkey);
-}
-
-void hp_slot_unpin(hugepin_domain *domain, struct hugepin_pin *pin)
-{
-	hugepin_unpin(domain, pin);
 }
 
 /* ------------------------------------------------------------------ domains */
@@ -420,7 +413,7 @@ void hp_pds_phase(const void *addr, size_t len, unsigned phase)
 	struct hp_shape s;
 
 	for (unsigned i = 0; i < n; i++)
-		if (hp_shape_recall_any(all[i].number, hp_shape_start(&bytes), hp_shape_bytes(&bytes), &s))
+		if (hp_shape_recall(all[i].number, hp_shape_start(&bytes), hp_shape_bytes(&bytes), 0, &s))
 			hugepin_prefetch(all[i].domain, (void *)s.addr, s.len, hp_shape_pins(&s) | phase);
 	let_places_go();
 }

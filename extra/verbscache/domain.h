@@ -45,7 +45,6 @@ hugepin_domain *hp_pd_domain(struct ibv_pd *);
 
 /* Pin a shape, and return its slot, which stays as long as the pin does. NULL: it cannot be pinned. */
 struct hp_slot *hp_slot_pin(hugepin_domain *, const struct hp_shape *, struct hugepin_pin *ret_);
-void hp_slot_unpin(hugepin_domain *, struct hugepin_pin *);
 
 /* Register a shape with libibverbs in a slot that has no registration. 0 or errno. */
 int hp_slot_make(struct hp_slot *, const struct hp_shape *);

@@ -91,8 +91,3 @@ bool hp_shape_recall(uint64_t pd, uintptr_t start, size_t bytes, unsigned pins, 
 	pthread_mutex_unlock(&lock);
 	return k;
 }
-
-bool hp_shape_recall_any(uint64_t pd, uintptr_t start, size_t bytes, struct hp_shape *ret_)
-{
-	return hp_shape_recall(pd, start, bytes, 0, ret_);
-}

@@ -29,8 +29,7 @@ unsigned hp_shape_pins(const struct hp_shape *);
  * no other one ever has, and not 0. */
 void hp_shape_remember(uint64_t pd, const struct hp_shape *);
 
-/* The last shape of these pages, for pins of this access; or for pins of any, which need not be the last one. */
+/* The last shape of these pages, for pins of this access. 0: for pins of any, and it need not be the last one. */
 bool hp_shape_recall(uint64_t pd, uintptr_t start, size_t bytes, unsigned pins, struct hp_shape *ret_);
-bool hp_shape_recall_any(uint64_t pd, uintptr_t start, size_t bytes, struct hp_shape *ret_);
 
 #endif
