@@ -9,15 +9,8 @@
 cache=$build/libhugepin-verbscache.so
 mpi_or_skip 'programs of MPI under the cache of registrations'
 
-trace=/sys/kernel/tracing
-[ -e $trace/kprobe_events ] || mount -t tracefs tracefs $trace
-probed()
-{
-	grep -q hugepin/reg $trace/kprobe_events || echo 'p:hugepin/reg rxe_reg_user_mr' >$trace/kprobe_events || return
-	echo 1 >$trace/events/hugepin/reg/enable
-}
-works 'the kernel counts registrations' probed
-hits() { awk '$1 == "reg" { print $2 }' $trace/kprobe_profile; }
+# shellcheck source=tests/guest/counted.bash
+. "$(dirname "$0")/counted.bash"
 
 # ours NAME: what a domain of the pin cache registers with the device, and whether that test of it holds
 ours()
@@ -31,8 +24,6 @@ works 'the pin cache has its own registrations' ours plain
 works 'and under this cache, too' ours below "$cache"
 works 'which the device makes as before' cmp "$t/plain.count" "$t/below.count"
 
-unset OMPI_MCA_btl
-export UCX_TLS=rc_v,self UCX_NET_DEVICES=rxe0:1 UCX_UD_VERBS_ETH_DGID_CHECK=n FI_UNIVERSE_SIZE=16
 compile buffers
 # ranks NAME VARIABLE=VALUE...: 12 rounds of 1 MiB with four buffers; NAME.count: what both ranks register
 ranks()

@@ -8,18 +8,9 @@
 . "$(dirname "$0")/../../extra/mpi/tests/programs/common.bash"
 mpi_or_skip 'policies under programs of MPI'
 
-trace=/sys/kernel/tracing
-[ -e $trace/kprobe_events ] || mount -t tracefs tracefs $trace
-probed()
-{
-	grep -q hugepin/reg $trace/kprobe_events || echo 'p:hugepin/reg rxe_reg_user_mr' >$trace/kprobe_events || return
-	echo 1 >$trace/events/hugepin/reg/enable
-}
-works 'the kernel counts registrations' probed
-hits() { awk '$1 == "reg" { print $2 }' $trace/kprobe_profile; }
-
-unset OMPI_MCA_btl
-export UCX_TLS=rc_v,self UCX_NET_DEVICES=rxe0:1 UCX_UD_VERBS_ETH_DGID_CHECK=n FI_UNIVERSE_SIZE=16 HUGEPIN_STATS=2
+# shellcheck source=tests/guest/counted.bash
+. "$(dirname "$0")/counted.bash"
+export HUGEPIN_STATS=2
 compile buffers -D_DEFAULT_SOURCE
 ulimit -l unlimited # the helper has not the right to pass the limit
 rounds=32 kib=4096 buffers=4 pause=400
@@ -72,8 +63,8 @@ below() { printf '%s\n' "$build/hugepin" run --policy="$1" --predict-mode=save -
 mapfile -t command < <(below predict)
 works 'ucx: its own cache above predict' ranks ucx.both "${ucx[@]}" UCX_RCACHE_ENABLE=y UCX_IB_REG_METHODS=rcache,direct "${command[@]}"
 row ucx.both
-idle() { [ "$(figure ucx.both repinned)" != 0 ]; }
-works 'then predict has nothing to give back' eval '! idle'
+none_again() { [ "$(figure ucx.both repinned)" = 0 ]; }
+works 'then predict has nothing to give back' none_again
 for stack in ucx ofi; do
 	declare -n set=$stack
 	works "$stack: its own cache" ranks $stack.own "${set[@]}"
