@@ -280,23 +280,22 @@ TEST(a_domain_that_was_closed_and_opened_begins_anew)
 	look_away();
 }
 
-__attribute__((noinline)) static void call_from_here(hugepin_domain *d, char *p, uintptr_t *ret_return_address)
+__attribute__((noinline)) static void call_from_here(hugepin_domain *d, char *p, struct hugepin_pin *ret_,
+						      uintptr_t *ret_return_address)
 {
-	struct hugepin_pin pin;
-
 	*ret_return_address = (uintptr_t)call_from_here;
-	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &pin), 0);
-	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, ret_), 0);
 }
 
 TEST(with_a_helper_the_call_site_is_known)
 {
 	hugepin_domain *d = open_as(HUGEPIN_POLICY_PREDICT, 0);
 	char *p = map(MIB);
+	struct hugepin_pin pin;
 	uintptr_t at = 0;
 	uint32_t offset;
 
-	call_from_here(d, p, &at);
+	call_from_here(d, p, &pin, &at); /* the helper leaves it alone while it is pinned */
 	look();
 	EXPECT(now.domain[0].helper != 0);
 	EXPECT_EQ(now.domain[0].regions, 1);
@@ -304,6 +303,7 @@ TEST(with_a_helper_the_call_site_is_known)
 	EXPECT(now.domain[0].region->site != 0);
 	if (!EXPECT(offset < 512))
 		T_FAIL("site %#lx, function at %#lx", (unsigned long)now.domain[0].region->site, (unsigned long)at);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 	munmap(p, MIB);
 	look_away();
