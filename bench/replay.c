@@ -528,26 +528,29 @@ static uint64_t budget_bytes(const struct trace *t, uint64_t leave_peak)
 	return budget > largest ? budget : largest;
 }
 
-/* The average of each part of the run, % of `peak`. */
-static void print_timeline(const struct run *r, double peak)
+static double mib(double bytes)
+{
+	return bytes / (1 << 20);
+}
+
+/* The most of each part of the run. A step of the run is what was registered up to its time. */
+static void print_timeline(const struct run *r)
 {
 	const double length = (double)r->now_ns / (double)option.parts;
-	double at = 0;
 	size_t step = 0;
 
-	printf(" ms=%.3f timeline=", (double)r->now_ns / 1e6);
+	printf(" ms=%.3f avg_mib=%.2f peak_mib=%.2f timeline=", (double)r->now_ns / 1e6, mib(r->area / (double)r->now_ns),
+	       mib((double)r->peak));
 	for (size_t i = 1; i <= option.parts; i++) {
-		const double end = (double)i * length;
-		double area = 0;
+		uint64_t most = 0;
 
-		while (step < r->steps && at < end) {
-			const double until = (double)r->step[step].until_ns;
-
-			area += (double)r->step[step].bytes * ((until < end ? until : end) - at);
-			at = until < end ? until : end;
-			step += until <= end;
+		while (step < r->steps) {
+			most = r->step[step].bytes > most ? r->step[step].bytes : most;
+			if ((double)r->step[step].until_ns > (double)i * length)
+				break;
+			step++;
 		}
-		printf("%s%.1f", i > 1 ? "," : "", pct(area / length, peak));
+		printf("%s%.2f", i > 1 ? "," : "", mib((double)most));
 	}
 }
 
@@ -576,7 +579,7 @@ static void replay(const char *path)
 	printf(" helper_busy_pct=%.2f time_pct=%.2f", pct((double)r.busy_ns, (double)r.now_ns),
 	       pct((double)r.now_ns, (double)leave.now_ns));
 	if (option.parts)
-		print_timeline(&r, peak);
+		print_timeline(&r);
 	putchar('\n');
 	run_free(&leave);
 	run_free(&r);
@@ -651,7 +654,7 @@ int main(int argc, char **argv)
 		{ "cap", 'c', "MS", 0, "What a call lasts at most (2); 0: as long as it did", 0 },
 		{ "cost", 'k', "NS,NS_PER_KIB,SHARE", 0,
 		  "A registration's cost, and what share of it a deregistration's is (16000,61.44,0.4)", 0 },
-		{ "timeline", 'l', "N", 0, "Print what is registered in each of N parts of the run, % of leave-pinned's peak", 0 },
+		{ "timeline", 'l', "N", 0, "Print the most MiB that are registered in each of N parts of the run", 0 },
 		{ 0 }
 	};
 	static const struct argp argp = { options, parse, "TRACE...",

@@ -38,8 +38,11 @@ for next in '300 100.00' '1000 50.00'; do
 done
 # Registered to 2500 and from 10500 to 13000, for 2000 ns of cost more.
 line 'none pays at each use' 'avg_pct=38.46 misses=1 miss_pct=100.00 time_pct=118.18' $k -p none "$t/two.csv"
-line 'the timeline has the average of each part' 'ms=0.013 timeline=100.0,100.0,50.0,0.0,0.0,0.0,0.0,0.0,0.0,0.0,50.0,100.0,100.0' \
-	$k -p none -l 13 "$t/two.csv"
+# 1 MiB, in parts of 1000 ns: from 2500 to 10000 it is not registered.
+trace large '0 1000 0 S 100000 1048576' '50000 51000 8000 S 100000 1048576'
+line 'the timeline has the most of each part' \
+	'ms=0.013 avg_mib=0.38 peak_mib=1.00 timeline=1.00,1.00,1.00,0.00,0.00,0.00,0.00,0.00,0.00,0.00,1.00,1.00,1.00' \
+	$k -p none -l 13 "$t/large.csv"
 # cf11 gives it back at first sight, without a time to have it again.
 line 'cf11 gives back beside the program' 'avg_pct=37.50 misses=1 time_pct=109.09 helper_busy_pct=4.17' \
 	$k -p cf11 "$t/two.csv"
