@@ -13,6 +13,7 @@ BENCH_PAPI := $(shell $(PKG_CONFIG) --exists papi 2>/dev/null && echo $(BENCH)/a
 $(BENCH)/alloc $(BENCH)/shapes $(BENCH)/fork: LINKED = -pthread -lm
 $(BENCH)/version: LINKED = -ldl
 $(addprefix $(BENCH)/,access gather counted warm): LINKED = -lm
+$(BENCH)/accuracy: LINKED = -lm -lz
 $(BENCH)/access-counters: LINKED = -lm $$($(PKG_CONFIG) --cflags --libs papi)
 $(BENCH)/access-counters: bench/access.c bench/counters.c bench/counters.h $(BUILD)/flags
 	$(bench_program)
@@ -49,9 +50,9 @@ $(BENCH_HIDDEN): $(LIB_OBJ)
 $(BENCH)/fork-parts: LINKED = -DPARTS $(LIB_LIBS)
 $(BENCH)/fork-parts: bench/fork.c $(BUILD)/flags
 	$(bench_program)
-$(addprefix $(BENCH)/,replay paging lend): bench/trace.c bench/trace.h bench/numbers.h
+$(addprefix $(BENCH)/,replay paging lend accuracy): bench/trace.c bench/trace.h bench/numbers.h
 
-tests: $(if $(SAN),,$(addprefix $(BENCH)/,replay paging shapes uring lend sg gather counted version))
+tests: $(if $(SAN),,$(addprefix $(BENCH)/,replay paging accuracy shapes uring lend sg gather counted version))
 bench: $(addprefix $(BENCH)/,alloc access version warm nothing.so borrow fork fork-parts) $(BENCH_PAPI)
 bench-pin-programs: $(BENCH)/pin $(BENCH_UCX) $(BENCH)/warm
 
@@ -124,7 +125,7 @@ bench-image: ## static memory in hugepages; ARGS are bench/run-image's
 	$(Q)BUILD='$(BUILD)' bench/run-image $(ARGS)
 
 # All of them, those for which something is missing too: they say so in the page.
-BENCH_ALL := all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes paging helper hot sg uring lend)
+BENCH_ALL := all bench bench-pin-programs $(addprefix $(BENCH)/,replay shapes paging accuracy helper hot sg uring lend)
 report: ## every bench beside its peers, as one page: build/report/index.html; ARGS are bench/report's
 	$(call prepare,check bench guest,$(BENCH_ALL))
 	$(Q)BUILD='$(BUILD)' bench/report $(ARGS)

@@ -23,7 +23,7 @@ void *trace_get(size_t n, size_t size)
 
 static const char *const columns[] = { "seq", "t_start", "t_end",   "cpu_app", "op", "dir", "addr",
 				       "len", "payload", "peer", "f0",	    "f1", "f2",  "f3" };
-enum { START = 1, END, CPU, DIR = 5, ADDR, LEN, F0 = 10, COLUMNS = 14 };
+enum { START = 1, END, CPU, OP, DIR, ADDR, LEN, F0 = 10, COLUMNS = 14 };
 
 static size_t split(char *line, char **field)
 {
@@ -65,6 +65,14 @@ static uint64_t number(const char *path, size_t line, const char *column, const 
 	return n;
 }
 
+static uint64_t hashed(uint64_t hash, const char *text) /* FNV-1a (Fowler, Noll, Vo 1991), its end included */
+{
+	do
+		hash = (hash ^ (uint8_t)*text) * UINT64_C(0x100000001b3);
+	while (*text++);
+	return hash;
+}
+
 static void read_use(const char *path, size_t line, char *text, const struct use *before, uint64_t unit,
 		     struct use *ret_)
 {
@@ -80,6 +88,9 @@ static void read_use(const char *path, size_t line, char *text, const struct use
 	u.addr = number(path, line, columns[ADDR], field[ADDR], 16);
 	len = number(path, line, columns[LEN], field[LEN], 10);
 	u.receives = *field[DIR] == 'R';
+	u.call = hashed(0, field[OP]);
+	for (size_t i = F0; i < COLUMNS; i++)
+		u.stack = hashed(u.stack, field[i]);
 	u.site = number(path, line, columns[F0], field[F0], 16); /* of the frames, the library sees its caller alone */
 	if (u.end < u.start)
 		errx(1, "%s:%zu: it ends before it starts", path, line);

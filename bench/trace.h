@@ -12,6 +12,7 @@
 struct use {
 	uint64_t start, end, cpu; /* ns, as they were recorded */
 	uint64_t addr, limit, site; /* site: the return address of the call, as the library takes it */
+	uint64_t call, stack; /* hashes of the call's name and of the return addresses of its four innermost callers */
 	bool receives; /* the buffer is written */
 	uint32_t region; /* from 1 up */
 	int64_t compute_ns; /* by the main thread, before it starts */
