@@ -1,6 +1,6 @@
 #!/bin/bash
-# How well registrations are predicted: what follows from hand-made traces, what holds for every trace, and the script
-# that prints the figures of papers.
+# How well registrations are predicted: what follows from hand-made traces, what holds for every trace, and the scripts
+# that print the figures of papers.
 # shellcheck source-path=SCRIPTDIR source=traces.bash
 . "$(dirname "$0")/traces.bash"
 program=$build/bench/accuracy
@@ -75,3 +75,13 @@ printed()
 BUILD=$build "$papers/accuracy" "$traces"/lu.*.csv.gz >"$t/accuracy"
 printed 'figures of accuracy' "$t/accuracy" 'v["covered.lu:last2"] > 0 && v["within.5.all:last2"] == v["within.5.lu:last2"] &&
 	v["within.50.nested:best"] == 100 && v["within.5.shapes:last2"] > 90 && !(("within.5.lu:period512") in v)'
+BUILD=$build "$papers/timelines" >"$t/timelines"
+works 'the same timelines' cmp "$t/timelines" <(BUILD=$build "$papers/timelines")
+printed 'figures over time' "$t/timelines" 'v["peak.fig1:leave"] == 15 && points["registered.fig1:leave"] == 600 &&
+	v["peak.noreuse:leave"] == 120 && v["peak.ft.B:leave"] == 288 && v["peak.ft.B:cf11"] == 192 &&
+	v["peak.ft.D.limit:lru"] * 1048576 <= 3e9 && v["peak.ft.D:leave"] * 1048576 > 3e9 && v["misses.ft.B:leave"] == 0'
+# A rank sends nothing to itself, nor to those of its node.
+blocks() { awk "$@" -v mib=8 -v iterations=1 -f "$papers/ft.awk" | awk -F, 'NR > 1 { n++; bytes += $8 } END { print n, bytes / 1048576 }'; }
+works 'blocks of a transform' [ "$(blocks -v layout=1x4)" = '18 36' ]
+works 'in two dimensions' [ "$(blocks -v layout=2x4)" = '24 60' ]
+works 'and on a node' [ "$(blocks -v layout=2x4 -v rank=1 -v node='1 2 5')" = '12 24' ]
