@@ -136,14 +136,14 @@ END {
 	heading = 0
 	for (o in offsets) {
 		least = most = 0
-		for (at = 0; at < 4096; at += 64)
+		for (at = 0; at < 4096; at += 8)
 			if ((o, at) in times) {
 				x = sum[o, at] / times[o, at]
 				if (!least || x < least) { least = x; least_at = at }
 				if (x > most) { most = x; most_at = at }
 			}
 		if (!heading++)
-			print "\nOffset of the pieces in their page, 0 to 4032 by 64 (slots begin pages); mean ns, least and most"
+			print "\nOffset of the pieces in their page (slots begin pages); mean ns, least and most"
 		printf "  %-14s %.1f at %d, %.1f at %d\n", o, least, least_at, most, most_at
 	}
 	if (!cells)

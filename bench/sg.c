@@ -3,7 +3,7 @@
  * writes them into its queue (wqe.h), keys found by hugepin_sg_key in a domain that registers nothing, pins given
  * back.
  *
- *	sg [-r ROUNDS] [-q] [cells | offsets | plans]
+ *	sg [-r ROUNDS] [-q] [cells | offsets | plans | elements]
  *
  * Subjects: each (a work request and a post for each piece), chain (a work request for each, one post), gather, pack
  * (copied into a slot), inline (where it fits, else pack), and plan (what hugepin_sg_plan chose, made once for equal
@@ -14,6 +14,9 @@
  *
  * Lines: "cell ROUND SUBJECT PIECES BYTES hot|cold REGISTRATIONS NS", "offset ROUND SUBJECT PIECES BYTES OFFSET NS",
  * "plan ROUND PIECES BYTES NS", "model NAME VALUE", "mode PIECES BYTES hot|cold REGISTRATIONS MODE".
+ *
+ * elements alone prints "figure SUBJECT elements.PIECESxBYTES NS ns": one work request as Rex et al. 2006 post it (figure 3), by
+ * a bare loop (post), and by hugepin_sg_fill (fill). It runs only if it is asked for.
  */
 #include <err.h>
 #include <getopt.h>
@@ -258,7 +261,8 @@ static int make_plan(enum subject s, const struct cell *c, struct hugepin_sg_pla
 
 static double batch_ns(enum subject s, unsigned count, const struct cell *c, const struct hugepin_sg_plan *plan)
 {
-	const size_t slot = ((size_t)c->n * c->bytes + 63) / 64 * 64 + 64; /* as the frames of a queue are placed */
+	/* As the frames of a queue are placed. What is gathered needs none, and may be longer than all of them. */
+	const size_t slot = s == GATHER || s == FLOOR_GATHER ? 0 : ((size_t)c->n * c->bytes + 63) / 64 * 64 + 64;
 	const double start = now_ns();
 
 	for (unsigned k = 0; k < count; k++)
@@ -312,23 +316,46 @@ static void measure_cells(int round, bool quick)
 					measure_cell(round, &(struct cell){ pieces[i], bytes[j], r, cold });
 }
 
-/* ------------------------------------------------------------------ offsets within a page; the cost of a plan */
+/* ------------------------------------------------------------------ offsets within a page; elements; the cost of a plan */
+
+static void measure_offset(int round, const struct cell *c, unsigned offset)
+{
+	char *const page = (char *)(((uintptr_t)heap + 4095) & ~(uintptr_t)4095);
+
+	for (unsigned k = 0; k < MESSAGES; k++)
+		for (unsigned p = 0; p < c->n; p++)
+			iov[k][p] = (struct iovec){ page + p * 8192 + offset, c->bytes };
+	printf("offset %d gather %u %u %u %.2f\n", round, c->n, c->bytes, offset, sample(GATHER, MESSAGES, c));
+	printf("offset %d pack %u %u %u %.2f\n", round, c->n, c->bytes, offset, sample(PACK, MESSAGES, c));
+}
 
 static void measure_offsets(int round)
 {
 	static const struct cell cells[] = { { 1, 64, 1, false }, { 4, 64, 1, false }, { 4, 8, 1, false } };
+	static const unsigned paper[] = { 0, 8, 16, 32, 48, 64, 80, 96, 128 }; /* Rex et al. 2006, figure 4 */
 
 	for (unsigned i = 0; i < COUNT(cells); i++)
-		for (unsigned offset = 0; offset < 4096; offset += 64) {
-			const struct cell *c = &cells[i];
-			char *const page = (char *)(((uintptr_t)heap + 4095) & ~(uintptr_t)4095);
+		for (unsigned offset = 0; offset < 4096; offset += 64)
+			measure_offset(round, &cells[i], offset);
+	for (unsigned size = 8; size <= 64; size *= 2)
+		for (unsigned i = 0; i < COUNT(paper); i++)
+			if (size < 64 || paper[i] % 64) /* the others are above */
+				measure_offset(round, &(struct cell){ 1, size, 1, false }, paper[i]);
+}
+
+/* Nothing is read of the elements, so all messages are the same. */
+static void measure_elements(void)
+{
+	static const unsigned elements[] = { 1, 2, 4, 8, 16, 30 }, sizes[] = { 1, 8, 64, 128, 512, 4096, 65536 };
+
+	for (unsigned i = 0; i < COUNT(elements); i++)
+		for (unsigned j = 0; j < COUNT(sizes); j++) {
+			const struct cell c = { elements[i], sizes[j], 1, false };
 			for (unsigned k = 0; k < MESSAGES; k++)
-				for (unsigned p = 0; p < c->n; p++)
-					iov[k][p] = (struct iovec){ page + p * 8192 + offset, c->bytes };
-			printf("offset %d gather %u %u %u %.2f\n", round, c->n, c->bytes, offset,
-			       sample(GATHER, MESSAGES, c));
-			printf("offset %d pack %u %u %u %.2f\n", round, c->n, c->bytes, offset,
-			       sample(PACK, MESSAGES, c));
+				for (unsigned p = 0; p < c.n; p++)
+					iov[k][p] = (struct iovec){ heap + p * (c.bytes + 168), c.bytes };
+			printf("figure post elements.%ux%u %.2f ns\n", c.n, c.bytes, sample(FLOOR_GATHER, MESSAGES, &c));
+			printf("figure fill elements.%ux%u %.2f ns\n", c.n, c.bytes, sample(GATHER, MESSAGES, &c));
 		}
 }
 
@@ -396,6 +423,8 @@ int main(int argc, char **argv)
 			measure_offsets(round);
 		if (!*only || !strcmp(only, "plans"))
 			measure_plans(round);
+		if (!strcmp(only, "elements"))
+			measure_elements();
 	}
 	return 0;
 }
