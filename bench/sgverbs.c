@@ -12,6 +12,10 @@
  * Prints for each cell medians of ROUNDS (5), taken in turn: microseconds from post to the last completion, CPU
  * microseconds of both sides' threads (the receiver's with its polling), completions of both; then the goals, and what
  * queues take of memory. With soft-RoCE these are times of system calls and packets, not of an adapter.
+ *
+ * Before that it sends single work requests as Rex et al. 2006 did: of several elements, by their size (figure 3), and of
+ * one element at an offset of its page (figure 4). Lines "figure post|poll|both elements.PIECESxBYTES NS ns" and "figure
+ * ... offset.1xBYTES.OFFSET NS ns": posting, then polling until the completion, and their sum.
  */
 #include <hugepin_verbs.h>
 #include <malloc.h>
@@ -29,6 +33,7 @@
 #include "rc.h"
 
 enum { PIECES_MAX = 32, BYTES_MAX = 512, RECVS = 128, GROUPS = 12, ROUNDS_MAX = 64, STRIDE = BYTES_MAX + 168 };
+enum { PAGE = 4096, ELEMENT_MAX = 65536, SOURCE_BYTES = PIECES_MAX * (ELEMENT_MAX + PAGE) };
 enum subject { EACH, CHAIN, GATHER, PACK, INLINE, PLAN, SUBJECTS };
 static const char *const names[] = { "each", "chain", "gather", "pack", "inline", "plan" };
 static const struct {
@@ -231,6 +236,93 @@ static void measure(size_t cell, enum subject s, int round)
 	results[cell][s].known = true;
 }
 
+/* ------------------------------------------------------------------ single work requests (Rex et al. 2006) */
+
+enum part { POST, POLL, BOTH, PARTS };
+static struct request {
+	char name[32];
+	unsigned n, bytes, offset; /* elements, of so many bytes, each so far into a page of its own */
+	double ns[PARTS][ROUNDS_MAX];
+} requests[128];
+static size_t request_count;
+
+static void add_request(const char *name, unsigned n, unsigned bytes, unsigned offset)
+{
+	struct request *const r = &requests[request_count++];
+
+	*r = (struct request){ .n = n, .bytes = bytes, .offset = offset };
+	snprintf(r->name, sizeof r->name, "%s", name);
+}
+
+static void add_requests(void)
+{
+	static const unsigned elements[] = { 1, 2, 4, 8, 16, 30 }, sizes[] = { 1, 8, 64, 128, 512, PAGE, ELEMENT_MAX };
+	static const unsigned offsets[] = { 0, 8, 16, 32, 48, 64, 80, 96, 128 };
+	char name[32];
+
+	for (size_t i = 0; i < sizeof elements / sizeof *elements && elements[i] <= caps.max_sge; i++)
+		for (size_t j = 0; j < sizeof sizes / sizeof *sizes; j++) {
+			snprintf(name, sizeof name, "elements.%ux%u", elements[i], sizes[j]);
+			add_request(name, elements[i], sizes[j], 0);
+		}
+	for (unsigned bytes = 8; bytes <= 64; bytes *= 2)
+		for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++) {
+			snprintf(name, sizeof name, "offset.1x%u.%u", bytes, offsets[i]);
+			add_request(name, 1, bytes, offsets[i]);
+		}
+}
+
+/* Send it once. The key is held, and the receive is posted, which has room for any: nothing but the request is timed. */
+static void send_request(const struct request *r, uint32_t lkey, double ns[PARTS])
+{
+	struct ibv_sge sge[PIECES_MAX], room = { (uintptr_t)in, (uint32_t)(RECVS * RECV_BYTES), in_pin.lkey };
+	struct ibv_recv_wr recv = { .sg_list = &room, .num_sge = 1 }, *bad_recv;
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED, .sg_list = sge,
+				  .num_sge = (int)r->n }, *bad;
+	const size_t stride = ((size_t)r->bytes + PAGE - 1) / PAGE * PAGE + PAGE;
+	struct ibv_wc wc;
+	int got;
+
+	for (unsigned i = 0; i < r->n; i++)
+		sge[i] = (struct ibv_sge){ (uintptr_t)source + i * stride + r->offset, r->bytes, lkey };
+	check(ibv_post_recv(qp[1], &recv, &bad_recv), "post a receive");
+	const double start = now_ns();
+	check(ibv_post_send(qp[0], &wr, &bad), "post");
+	const double posted = now_ns();
+	complete(1);
+	const double end = now_ns();
+	while (!(got = ibv_poll_cq(cq[1], 1, &wc)))
+		sched_yield();
+	if (got < 0 || wc.status)
+		errx(1, "receive: %s", got < 0 ? "no completion" : ibv_wc_status_str(wc.status));
+	ns[POST] = posted - start;
+	ns[POLL] = end - posted;
+	ns[BOTH] = end - start;
+}
+
+/* Before there is a thread that receives. */
+static void measure_requests(uint32_t lkey)
+{
+	static const char *const part_names[] = { "post", "poll", "both" };
+	double ns[PARTS], all[PARTS][GROUPS];
+
+	add_requests();
+	for (int round = -1; round < rounds; round++) /* the first round warms up */
+		for (size_t i = 0; i < request_count; i++) {
+			for (size_t k = 0; k < GROUPS; k++) {
+				send_request(&requests[i], lkey, ns);
+				for (int part = 0; part < PARTS; part++)
+					all[part][k] = ns[part];
+			}
+			for (int part = 0; part < PARTS; part++)
+				requests[i].ns[part][round < 0 ? 0 : round] = median(all[part], GROUPS);
+		}
+	for (size_t i = 0; i < request_count; i++)
+		for (int part = 0; part < PARTS; part++)
+			printf("figure %s %s %.0f ns\n", part_names[part], requests[i].name,
+			       median_of(requests[i].ns[part], rounds));
+}
+
 /* ------------------------------------------------------------------ results */
 
 static size_t cell_of(unsigned n, unsigned bytes)
@@ -346,15 +438,16 @@ int main(int argc, char **argv)
 	}
 	open_device(argv[optind]);
 	check(hugepin_verbs_open(pd, NULL, &domain), "domain");
-	source = hugepin_malloc(PIECES_MAX * STRIDE);
+	source = hugepin_malloc(SOURCE_BYTES);
 	slot = hugepin_malloc(RECV_BYTES);
 	in = hugepin_malloc(RECVS * RECV_BYTES);
 	scattered = hugepin_malloc(PIECES_MAX * STRIDE);
 	struct hugepin_pin source_pin;
-	pin(source, PIECES_MAX * STRIDE, &source_pin);
+	pin(source, SOURCE_BYTES, &source_pin);
 	pin(slot, RECV_BYTES, &slot_pin);
 	pin(in, RECVS * RECV_BYTES, &in_pin);
-	memset(source, 1, PIECES_MAX * STRIDE);
+	memset(source, 1, SOURCE_BYTES);
+	measure_requests(source_pin.lkey);
 	for (uint64_t i = 0; i < RECVS; i++)
 		post_receive(i);
 	check(hugepin_sg_calibrate(pd, 0, &model, sizeof model), "calibrate");
