@@ -6,8 +6,8 @@
  * cg multiplies a sparse matrix with a vector that all ranks gather, and reduces; lu sweeps over planes, in which small rows
  * go from rank to rank and back; mg smooths on grids of several sizes, whose faces neighbours exchange; ep draws numbers, and
  * reduces once; is sorts keys that all ranks exchange. They are as short as their memory and messages allow, solve nothing,
- * and are not the NAS benchmarks, whose arrays are static: these are malloc's. Rank 0 prints a sum of what was computed,
- * which depends on the number of ranks alone.
+ * and are not the NAS benchmarks. Arrays are malloc's; with -DSTATIC they lie in the program's bss, as those of NAS do. Rank 0
+ * prints a sum of what was computed, which depends on the number of ranks alone.
  */
 #include <err.h>
 #include <math.h>
@@ -19,9 +19,33 @@
 
 static int rank, ranks, scale = 1;
 
+#ifdef STATIC
+static _Alignas(4096) char memory[80 << 20];
+static size_t used;
+
+static void *take(size_t bytes)
+{
+	void *const p = memory + used;
+
+	used += (bytes + 4095) / 4096 * 4096;
+	return used <= sizeof memory ? p : NULL;
+}
+
+/* With all that was taken after it. */
+static void put(void *p)
+{
+	const size_t at = (size_t)((char *)p - memory);
+
+	used = at < used ? at : used;
+}
+#else
+#define take malloc
+#define put free
+#endif
+
 static void *get(size_t n, size_t size)
 {
-	void *p = malloc(n * size);
+	void *p = take(n * size);
 
 	if (!p)
 		err(1, "%zu bytes", n * size);
@@ -62,10 +86,10 @@ static double cg(void)
 		MPI_Allreduce(&mine, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
 		norm = sqrt(sum / all);
 	}
-	free(value);
-	free(x);
-	free(y);
-	free(column);
+	put(value);
+	put(x);
+	put(y);
+	put(column);
 	return sum;
 }
 
@@ -95,7 +119,7 @@ static double lu(void)
 	}
 	for (size_t i = 0; i < plane * (size_t)n; i++)
 		sum += u[i];
-	free(u);
+	put(u);
 	return sum;
 }
 
@@ -133,8 +157,8 @@ static double mg(void)
 				v = other;
 			}
 			sum += u[len / 2];
-			free(u);
-			free(v);
+			put(u);
+			put(v);
 		}
 	return sum;
 }
@@ -184,16 +208,16 @@ static double is(void)
 		for (int i = 0; i < total; i++)
 			histogram[mine[i] & 0xffff]++;
 		sum += histogram[step] + (double)mine[total / 2];
-		free(sorted);
-		free(at);
-		free(histogram);
-		free(mine);
+		put(sorted);
+		put(at);
+		put(histogram);
+		put(mine);
 	}
-	free(key);
-	free(out);
-	free(in);
-	free(out_at);
-	free(in_at);
+	put(key);
+	put(out);
+	put(in);
+	put(out_at);
+	put(in_at);
 	return sum;
 }
 
