@@ -3,6 +3,7 @@
  *
  *	pin [-q] [-s SEED] hits heap|foreign REGIONS tTHREADS ucx|arena|lru|peer|told|told-call|key|key-call|floor
  *	                   register SIZE 4K|2M|hugepin
+ *	                   cycle SIZE glibc|glibc-once|hugepin|hugepin-once
  *	                   fork first|thp plain|registered|kernel
  *	                   growth SIZE
  *	                   extent SIZE
@@ -560,7 +561,7 @@ static _Noreturn void usage(void)
 {
 	fputs("usage: pin [-q] [-s SEED] WORKLOAD ARGUMENT...\n"
 	      "  hits heap|foreign REGIONS tTHREADS ucx|arena|lru|peer|told|told-call|key|key-call|floor\n"
-	      "  register SIZE 4K|2M|hugepin\n"
+	      "  register SIZE 4K|2M|hugepin    cycle SIZE glibc|glibc-once|hugepin|hugepin-once\n"
 	      "  fork first|thp plain|registered|kernel    growth SIZE    extent SIZE\n"
 	      "  overlap forwards|backwards|shuffled|any    miss predict|cf11|lru|ucx    evict tTHREADS lru|ucx\n"
 	      "  pinned OTHERS\n",
@@ -608,6 +609,8 @@ int main(int argc, char **argv)
 		hits(argv[1], strtoul(argv[2], NULL, 10), (unsigned)strtoul(argv[3] + 1, NULL, 10), argv[4]);
 	else if (argc == 3 && !strcmp(argv[0], "register"))
 		registering(argv[1], parse_size(argv[1]), argv[2], quick);
+	else if (argc == 3 && !strcmp(argv[0], "cycle"))
+		cycling(argv[1], parse_size(argv[1]), argv[2], quick);
 	else if (argc == 3 && !strcmp(argv[0], "fork"))
 		forking(argv[1], argv[2]);
 	else if (argc == 2 && !strcmp(argv[0], "growth"))

@@ -1,8 +1,9 @@
-/* Registering with io_uring: hugepin's memory beside pages of 4 KiB and of 2 MiB; and fork, with and without registered
- * memory, beside the kernel's own copy of pinned memory. */
+/* Registering with io_uring: hugepin's memory beside pages of 4 KiB and of 2 MiB; cycles of a buffer's whole life; and fork,
+ * with and without registered memory, beside the kernel's own copy of pinned memory. */
 #include "pin_kernel.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -123,6 +124,50 @@ void registering(const char *size_name, size_t size, const char *subject, bool q
 	}
 	printf("%s %.4g us\n", name, median(reg, n));
 	printf("clear.%s %.4g us\n", size_name, median(clear, n));
+}
+
+/* A buffer is allocated, registered, used in each base page, deregistered and freed, again and again. The C library's is
+ * registered for each use, hugepin's memory stays registered. What is freed stays, or (-once) is given back at once. */
+void cycling(const char *size_name, size_t size, const char *subject, bool quick)
+{
+	static double us[1001];
+	const bool ours = !strncmp(subject, "hugepin", 7), once = strstr(subject, "-once");
+	const double budget_ns = quick ? 15e6 : 80e6;
+	double total = 0;
+	char name[32];
+	size_t n = 0;
+
+	snprintf(name, sizeof name, "cycle.%s", size_name);
+	if (ours) {
+		open_ring(name);
+		check(hugepin_uring_open(&ring, 0, 64, NULL, &domain), "hugepin_uring_open");
+	} else {
+		open_slot(name);
+	}
+	for (int warm = 3; n < 1001 && (n < 5 || total < budget_ns);) {
+		struct hugepin_pin pin;
+		const double start = now_ns();
+		char *const p = ours ? get(size) : malloc(size);
+
+		if (!p)
+			err(1, "malloc");
+		check_pinned(ours ? hugepin_pin(domain, p, size, 0, &pin) : fill_slot(p, size), name);
+		touch(p, size);
+		check(ours ? hugepin_unpin(domain, &pin) : fill_slot(NULL, 0), "clearing");
+		if (ours)
+			hugepin_free(p);
+		else
+			free(p);
+		if (once && ours)
+			hugepin_purge();
+		else if (once)
+			malloc_trim(0);
+		if (warm && warm--)
+			continue;
+		us[n] = (now_ns() - start) / 1e3;
+		total += us[n++] * 1e3;
+	}
+	printf("%s %.4g us\n", name, median(us, n));
 }
 
 /* ------------------------------------------------------------------ fork */

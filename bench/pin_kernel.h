@@ -1,5 +1,5 @@
 /*
- * What the kernel takes for registering, and for a fork of registered memory.
+ * What the kernel takes for registering, with and without a heap, and for a fork of registered memory.
  */
 #ifndef BENCH_PIN_KERNEL_H
 #define BENCH_PIN_KERNEL_H
@@ -7,8 +7,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The workloads `register` and `fork` of pin. */
+/* The workloads `register`, `cycle` and `fork` of pin. */
 void registering(const char *size_name, size_t size, const char *subject, bool quick);
+void cycling(const char *size_name, size_t size, const char *subject, bool quick);
 void forking(const char *which, const char *subject);
 
 #endif
