@@ -116,7 +116,7 @@ bench-mpi: ## an MPI program by policies of the pin cache; ARGS are bench/run-mp
 	$(call prepare,check,all)
 	$(Q)BUILD='$(BUILD)' bench/run-mpi $(ARGS)
 
-bench-kernels: ## kernels of MPI on two ranks, with and without the drop-in, and their share in MPI; ARGS are bench/run-kernels'
+bench-kernels: ## kernels of MPI on two ranks, arrays of malloc or static, with and without the drop-in, and their share in MPI; ARGS are bench/run-kernels'
 	$(call prepare,check,all bench)
 	$(Q)BUILD='$(BUILD)' bench/run-kernels $(ARGS)
 
