@@ -2,7 +2,7 @@
  * What registering memory costs, one workload and one subject a run:
  *
  *	pin [-q] [-s SEED] hits heap|foreign REGIONS tTHREADS ucx|arena|lru|peer|told|told-call|key|key-call|floor
- *	                   register SIZE 4K|2M|hugepin
+ *	                   register SIZE 4K|4K-new|2M|hugepin
  *	                   cycle SIZE glibc|glibc-once|hugepin|hugepin-once
  *	                   fork first|thp plain|registered|kernel
  *	                   growth SIZE
@@ -561,7 +561,7 @@ static _Noreturn void usage(void)
 {
 	fputs("usage: pin [-q] [-s SEED] WORKLOAD ARGUMENT...\n"
 	      "  hits heap|foreign REGIONS tTHREADS ucx|arena|lru|peer|told|told-call|key|key-call|floor\n"
-	      "  register SIZE 4K|2M|hugepin    cycle SIZE glibc|glibc-once|hugepin|hugepin-once\n"
+	      "  register SIZE 4K|4K-new|2M|hugepin    cycle SIZE glibc|glibc-once|hugepin|hugepin-once\n"
 	      "  fork first|thp plain|registered|kernel    growth SIZE    extent SIZE\n"
 	      "  overlap forwards|backwards|shuffled|any    miss predict|cf11|lru|ucx    evict tTHREADS lru|ucx\n"
 	      "  pinned OTHERS\n",
