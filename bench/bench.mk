@@ -51,7 +51,7 @@ $(BENCH)/fork-parts: LINKED = -DPARTS $(LIB_LIBS)
 $(BENCH)/fork-parts: bench/fork.c $(BUILD)/flags
 	$(bench_program)
 $(addprefix $(BENCH)/,replay paging lend accuracy): bench/trace.c bench/trace.h bench/numbers.h
-$(BENCH)/lend: bench/lendnodes.c bench/lendpatterns.c bench/lend.h
+$(BENCH)/lend: bench/lendnodes.c bench/lendpaper.c bench/lendpatterns.c bench/lend.h
 
 tests: $(if $(SAN),,$(addprefix $(BENCH)/,replay paging accuracy shapes uring lend sg gather counted version))
 bench: $(addprefix $(BENCH)/,alloc access version warm nothing.so borrow fork fork-parts) $(BENCH_PAPI)

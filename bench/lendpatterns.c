@@ -28,7 +28,7 @@ uint64_t lend_any(uint64_t n)
 
 /* ------------------------------------------------------------------ patterns */
 
-static void add(struct work *w, uint32_t from, uint32_t to, uint64_t offset, uint64_t len)
+void lend_add(struct work *w, struct put put)
 {
 	if (w->puts == w->room) {
 		w->room = w->room ? 2 * w->room : 4096;
@@ -36,11 +36,16 @@ static void add(struct work *w, uint32_t from, uint32_t to, uint64_t offset, uin
 		if (!w->put)
 			err(1, "reallocarray");
 	}
-	w->put[w->puts++] = (struct put){ offset, len, from, to };
-	for (; w->nodes <= from || w->nodes <= to; w->nodes++)
+	w->put[w->puts++] = put;
+	for (; w->nodes <= put.from || w->nodes <= put.to; w->nodes++)
 		continue;
-	if (w->memory < offset + len)
-		w->memory = offset + len;
+	if (w->memory < put.offset + put.len)
+		w->memory = put.offset + put.len;
+}
+
+static void add(struct work *w, uint32_t from, uint32_t to, uint64_t offset, uint64_t len)
+{
+	lend_add(w, (struct put){ .from = from, .to = to, .offset = offset, .len = len });
 }
 
 /* Updates of 8 bytes anywhere. */
@@ -116,30 +121,6 @@ void lend_vectors(struct work *w, const struct pattern *p)
 		for (uint64_t v = 0; v < 3; v++)
 			for (uint32_t from = 0; from < 4; from++)
 				add(w, 1 + from, 0, v * 40 * MIB + from * 300000, 300000);
-}
-
-/* Two nodes send each other the rows of two blocks in each step (Cannon's matrix multiply), into two buffers in
- * turn. */
-void lend_cannon(struct work *w, const struct pattern *p)
-{
-	uint64_t row = 4 * KIB, rows = 512;
-
-	w->targets = true;
-	for (uint64_t step = 0; w->puts < p->puts; step++)
-		for (uint64_t block = 0; block < 2; block++)
-			for (uint64_t i = 0; i < rows; i++)
-				for (uint32_t from = 0; from < 2; from++)
-					add(w, from, !from, ((step % 2 * 2 + block) * rows + i) * row, row);
-}
-
-/* Two nodes compare what they have by pieces of 512 bytes in each pass (bitonic sort). */
-void lend_bitonic(struct work *w, const struct pattern *p)
-{
-	w->targets = true;
-	while (w->puts < p->puts)
-		for (uint64_t at = 0; at < MIB; at += 512)
-			for (uint32_t from = 0; from < 2; from++)
-				add(w, from, !from, at, 512);
 }
 
 /* What the ranks 0 and 1 of a traced run sent and received, as puts of two peers. Each GiB of addresses that they use

@@ -51,6 +51,20 @@ if [ -z "$worse" ]; then pass 'the pool never asks more than shares do'; else fa
 awk -f bench/lend.awk "$t/once" >"$t/table"
 works 'the table has a verdict for each' bash -c "grep -q ' ok, at most' '$t/table' && ! grep -q MISSED '$t/table'"
 
+# Bonachea and Bell 2003: memory that is put to at random, M = 400 MiB, MAXVICTIM = 50 MiB.
+"$lend" paper.random.425M.myrinet paper.cannon.2.myrinet >>"$t/once"
+random='v["pattern"] ~ /^paper.random.*myrinet/'
+holds 'a put by rendezvous waits for a message and its answer' "$random && v[\"policy\"] == \"rendezvous\"" 'v["put_us"] == 34'
+holds 'one that unpins waits for registering and deregistering, too' "$random && v[\"policy\"] == \"rendezvous-unpin\"" 'v["put_us"] == 6074'
+holds 'within M every put hits' "$random && v[\"policy\"] ~ /static|pool/ && v[\"pattern\"] !~ /425M/" \
+	'v["missed_pct"] == 0 && v["put_us"] == 14'
+holds 'within M + MAXVICTIM what a miss asks for is registered' "$random && v[\"bucket\"] == \"page\" && v[\"pattern\"] ~ /425M/" \
+	'v["missed_pct"] > 5 && v["missed_pct"] < 7 && v["found_pct"] == 100 && v["missed_us"] == 34'
+holds 'pages that both nodes use are registered once' 'v["pattern"] ~ /^paper.cannon/ && v["bucket"] == "page"' \
+	'v["found_pct"] == 50 && v["missed_us"] == 54 && v["hit_us"] == 14'
+awk -f bench/lend.awk "$t/once" >"$t/table"
+works 'their numbers are lines for the report' grep -qx 'figure static-page found.cannon.2.myrinet 50 %' "$t/table"
+
 # The tables of a node grow with the number of nodes, by bytes.
 "$lend" tables-1024 tables-4096 >"$t/once"
 holds 'a node has at most 512 bytes for each other' 'v["nodes"] == 4096' 'v["target_tables"] / v["nodes"] <= 512'
