@@ -6,7 +6,7 @@
  *	pinv      hugepin_pinv of 16 buffers of the heap, and hugepin_unpinv: for each
  *	key       hugepin_lend_key of a key that covers whole hugepages, and hugepin_lend_done
  *	page      the same of a key of a few pages
- * Then it says on stderr what the tables of lends take.
+ * Of the last two it also prints the time of each, and on stderr what the tables of lends take.
  */
 #include <stdbool.h>
 #include <sys/mman.h>
@@ -65,9 +65,10 @@ static hugepin_lend *open_lend(hugepin_domain *d, uint32_t peers)
 }
 
 /* The process borrows from itself. */
-static void borrow(hugepin_lend *l, const char *p, size_t len, long count)
+static void borrow(hugepin_lend *l, const char *p, size_t len, const char *what, long count)
 {
 	struct hugepin_far key;
+	double begun;
 
 	lent = (struct iovec){ (void *)p, len };
 	if (hugepin_lend_key(l, 0, (uintptr_t)p, 64, NULL, &key) != 0)
@@ -76,11 +77,13 @@ static void borrow(hugepin_lend *l, const char *p, size_t len, long count)
 		if (hugepin_lend_message(l, wire[i].peer, wire[i].bytes, wire[i].len) != 0)
 			errx(1, "no answer");
 	hugepin_lend_done(l, &first);
+	begun = now_ns();
 	for (long i = 0; i < count; i++) {
 		if (hugepin_lend_key(l, 0, (uintptr_t)p, 64, NULL, &key) != 1)
 			errx(1, "no hit");
 		hugepin_lend_done(l, &key);
 	}
+	printf("figure %s use %.2f ns\n", what, (now_ns() - begun) / (double)count);
 }
 
 static void hold(hugepin_domain *d, const char *p, long count)
@@ -139,7 +142,7 @@ int main(int argc, char **argv)
 		hugepin_lend_close(l);
 		l = open_lend(d, 1001);
 		thousand = table_bytes(l);
-		borrow(l, p, argv[1][0] == 'k' ? align : 8192, atol(argv[2]));
+		borrow(l, p, argv[1][0] == 'k' ? align : 8192, argv[1], atol(argv[2]));
 		with = table_bytes(l);
 		fprintf(stderr, "a lend %llu bytes, a peer %llu, a bucket with a loan %llu\n", (unsigned long long)one,
 			(unsigned long long)(thousand - one) / 1000, (unsigned long long)(with - thousand));
