@@ -3,7 +3,7 @@
  * fault in, what is brought in before, what is pinned, and how long the program takes. One line of key=value pairs a
  * trace and scheme; the same trace gives the same line.
  *
- *	paging [-p pin|native|enhanced|optimal|hybrid]... [-b BYTES|PCT%] [-o] [-r NS] [-k NAME=FIXED,PAGE]... TRACE...
+ *	paging [-p pin|native|enhanced|optimal|hybrid]... [-b BYTES|PCT%] [-o] [-r NS] [-k NAME=FIXED,PAGE]... [-t] TRACE...
  *
  * The first four schemes are those of Li et al. 2016. hybrid is the library's own: reg/policy/paging.h decides, and
  * reg/policy/plan.h foresees. tests/traces/README.md has the format of a trace.
@@ -16,6 +16,9 @@
  *
  * Memory that is registered on demand is not known to the device at first. With -o it is paged out each time when its
  * last use ends: then the device and the kernel have to get it back at the next one. What is pinned stays.
+ *
+ * brought counts the pages that were brought in, asked those that a prefetch named: optimal asks at each transfer, because
+ * it cannot know what the device has.
  */
 #include <argp.h>
 #include <err.h>
@@ -50,7 +53,7 @@ static struct {
 	double trip_ns;
 	struct trace_options trace;
 	struct hp_paging_terms terms;
-	bool terms_given;
+	bool terms_given, show_terms;
 } option = { .trip_ns = 4000, .trace = { .unit = PAGE, .cap_ns = 2e6 } };
 
 struct region {
@@ -87,7 +90,7 @@ struct run {
 	uint64_t pinned, peak, ends;
 	double area; /* pinned bytes * ns */
 	int64_t area_ns, busy_ns;
-	uint64_t faulting, faults, brought, turned; /* uses, pages, pages, registrations of another kind */
+	uint64_t faulting, faults, brought, asked, turned; /* uses, pages, pages, pages, registrations of another kind */
 };
 
 /* ------------------------------------------------------------------ times */
@@ -153,6 +156,7 @@ static void start_step(struct run *r, uint32_t region, enum step what, int64_t n
 static int64_t bring_in(struct run *r, uint32_t region)
 {
 	r->brought += r->t->bytes[region] / PAGE;
+	r->asked += r->t->bytes[region] / PAGE;
 	return line_ns(&option.terms.bring, r->t->bytes[region]);
 }
 
@@ -378,8 +382,10 @@ static int64_t delay_of(struct run *r, uint32_t region)
 	struct region *g = &r->region[region];
 	struct hp_paging_use use = use_of(r, region);
 
-	if (g->there)
+	if (g->there) {
+		r->asked += r->scheme == OPTIMAL ? r->t->bytes[region] / PAGE : 0;
 		return 0;
+	}
 	if (r->scheme == OPTIMAL || g->busy ||
 	    (r->scheme == HYBRID && hp_paging_choose(&option.terms, &use, 0) == HP_PAGING_BRING))
 		return bring_in_now(r, region);
@@ -505,7 +511,8 @@ static void replay(const char *path)
 		run(&r, &t, s, budget);
 		printf("trace=%s scheme=%s regions=%u uses=%zu", t.name, scheme_names[s], t.regions, t.uses);
 		printf(" faulting=%" PRIu64 " faulting_pct=%.2f", r.faulting, pct((double)r.faulting, (double)t.uses));
-		printf(" faults=%" PRIu64 " brought=%" PRIu64 " turned=%" PRIu64, r.faults, r.brought, r.turned);
+		printf(" faults=%" PRIu64 " brought=%" PRIu64 " asked=%" PRIu64 " turned=%" PRIu64, r.faults, r.brought,
+		       r.asked, r.turned);
 		printf(" pinned_kib=%.0f pinned_peak_kib=%" PRIu64, r.area / (double)r.now_ns / 1024, r.peak / 1024);
 		if (budget != UINT64_MAX && (s == PIN || s == HYBRID))
 			printf(" budget_kib=%" PRIu64, budget / 1024);
@@ -531,6 +538,16 @@ static void choose_terms(void)
 	if (!option.terms_given)
 		option.terms = option.paged_out ? hp_paging_defaults : in_memory;
 	option.terms_given = true;
+}
+
+static void show_terms(void)
+{
+	const struct hp_paging_terms *t = &option.terms;
+
+	printf("pin=%g,%g unpin=%g,%g", t->pin.fixed_ns, t->pin.page_ns, t->unpin.fixed_ns, t->unpin.page_ns);
+	printf(" demand=%g,%g bring=%g,%g", t->demand.fixed_ns, t->demand.page_ns, t->bring.fixed_ns, t->bring.page_ns);
+	printf(" fault=%g,%g\n", t->fault_ns[0], t->fault_ns[1]);
+	option.show_terms = false; /* once */
 }
 
 static void set_term(struct argp_state *state, char *arg)
@@ -572,6 +589,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case 'o': option.paged_out = true; break;
 	case 'r': numbers(state, arg, &option.trip_ns, 1, 0); break;
 	case 'k': set_term(state, arg); break;
+	case 't': option.show_terms = true; break;
 	case 'c':
 		numbers(state, arg, &option.trace.cap_ns, 1, 0);
 		option.trace.cap_ns *= 1e6;
@@ -582,6 +600,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 		if (!any)
 			memset(option.scheme, true, sizeof option.scheme);
 		choose_terms();
+		if (option.show_terms)
+			show_terms();
 		replay(arg);
 		break;
 	case ARGP_KEY_NO_ARGS: argp_usage(state); break;
@@ -602,6 +622,7 @@ int main(int argc, char **argv)
 		{ "round-trip", 'r', "NS", 0, "From the announcement of a transfer to its payload (4000)", 0 },
 		{ "term", 'k', "NAME=FIXED,PAGE", 0,
 		  "What pin, unpin, demand or bring takes, in ns; or fault=SENDER,RECEIVER; after -o", 0 },
+		{ "show-terms", 't', NULL, 0, "First print what -k takes, as it is", 0 },
 		{ "cap", 'c', "MS", 0, "What a call lasts at most (2); 0: as long as it did", 0 },
 		{ 0 }
 	};

@@ -19,6 +19,8 @@ line 'and nothing later' 'faulting=2 faults=4 brought=2 us=11700' -o "${k[@]}" -
 # 10 us of the 40 remain of each.
 line 'optimal brings in while control messages are under way' 'faulting=0 brought=6 us=11090' \
 	-o "${k[@]}" -p optimal "$t/three.csv"
+line 'where the device has it already, too, for it cannot know' 'brought=2 asked=6' "${k[@]}" -p optimal "$t/three.csv"
+line 'enhanced asks once' 'brought=2 asked=2' "${k[@]}" -p enhanced "$t/three.csv"
 line 'a long round trip hides all of it' 'brought=6 us=11060' -o "${k[@]}" -r 40000 -p optimal "$t/three.csv"
 line 'hybrid pins what it knows nothing of' 'pinned_peak_kib=8 us=11120' -o "${k[@]}" -p hybrid "$t/three.csv"
 # Where a fault takes less than the call, hybrid leaves it to the device.
@@ -30,6 +32,9 @@ line 'hybrid leaves cheap faults to the device' 'faults=2 brought=0' -o "${k[@]}
 trace turns '0 10 0 S 10000 4096' '20 30 1000000 S 20000 4096' '40 50 2000000 S 10000 4096' '60 70 3000000 S 20000 4096'
 line 'within a budget pin registers again' 'pinned_peak_kib=4 budget_kib=4 us=3485' -o "${k[@]}" -b 4096 -p pin "$t/turns.csv"
 line 'a budget holds what is in use at once' 'budget_kib=8' -o "${k[@]}" -b 1 -p pin "$t/faults.csv"
+works 'what operations take is shown as it is' "$program" -t -o -k pin=1,2 -p pin "$t/three.csv"
+mv "$t/out" "$t/terms"
+works 'as the options and -o have it' grep -qx 'pin=1,2 unpin=19000,880 demand=49000,1580 bring=32000,17580 fault=86000,86000' "$t/terms"
 
 # ---------------------------------------------------------------- what holds for recorded programs
 
