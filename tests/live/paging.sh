@@ -36,6 +36,26 @@ works 'what operations take is shown as it is' "$program" -t -o -k pin=1,2 -p pi
 mv "$t/out" "$t/terms"
 works 'as the options and -o have it' grep -qx 'pin=1,2 unpin=19000,880 demand=49000,1580 bring=32000,17580 fault=86000,86000' "$t/terms"
 
+# One message of four pages. All but registering, faulting and bringing in takes 6 + 16.576 + 4 + 3 us, and the round trip 6.128.
+loggp=$(dirname "$0")/../../bench/loggp
+message=(-l "1000,2000,3000,1" -k "pin=10000,1000" -k "demand=20000,2000" -k "bring=5000,500" -k "fault=10000,20000")
+works 'one message is computed by the equations, and replayed' "$loggp" "${message[@]}"
+mv "$t/out" "$t/messages"
+number() { sed -n "s/^figure $1 $2\.16K \(.*\) us$/\1/p" "$t/messages"; }
+# SCHEME EQUATION REPLAYED. Replayed, enhanced brings in on both sides, and optimal what a round trip does not hide.
+while read -r scheme equation replayed; do
+	works "$scheme by its equation" [ "$(number "$scheme" equation)" = "$equation" ]
+	works "$scheme replayed" [ "$(number "$scheme" replayed)" = "$replayed" ]
+done <<-END
+	pin 57.6 58
+	native 205.6 206
+	enhanced 212.6 220
+	optimal 99.6 89
+	pinned-put 19.4 19
+	put 64.4 106
+END
+works 'the worst of all sizes is shown' grep -q '^figure worst equation.optimal-by-native 0\.[0-9]* x$' "$t/messages"
+
 # ---------------------------------------------------------------- what holds for recorded programs
 
 few=("$traces"/lu.B40.4.r0.csv.gz "$traces"/lammps-lj.2.r1.csv.gz)
@@ -100,3 +120,4 @@ refuses 'an unknown term' 'not known: speed' -k speed=1,2 "$t/three.csv"
 refuses 'a term without a value' 'not known: pin' -k pin "$t/three.csv"
 refuses 'a term with one number' 'not understood: 1' -k pin=1 "$t/three.csv"
 refuses 'no trace' '[Uu]sage' -p pin
+if "$loggp" -l 1,2,3 >"$t/out" 2>&1; then fail 'three of four terms are refused'; else pass 'three of four terms are refused'; fi
