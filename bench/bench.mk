@@ -111,7 +111,8 @@ bench-replay: ## policies of the pin cache on communication traces; ARGS are ben
 
 bench-paging: ## on-demand paging on communication traces; ARGS are bench/run-paging's
 	$(call prepare,check,$(BENCH)/paging $(BENCH)/shapes)
-	$(Q)BUILD='$(BUILD)' bench/run-paging $(ARGS)
+	$(Q)BUILD='$(BUILD)' bench/run-paging $(ARGS) >$(BENCH)/paging.out || status=$$?; \
+		sed '/^figure /d' $(BENCH)/paging.out; exit $${status:-0}
 
 bench-mpi: ## an MPI program by policies of the pin cache; ARGS are bench/run-mpi's
 	$(call prepare,check,all)

@@ -1,5 +1,41 @@
-# awk -f rows.awk -f paging.awk LINES: tables of paging's lines, each with table=NAME in front, in the form of those and of
-# the figures of Li et al. 2016, and what hybrid is judged by.
+# awk -f rows.awk -f paging.awk LINES: of paging's lines, each with table=NAME in front, lines of figures; tables in the form of
+# those and of the figures of Li et al. 2016; and what hybrid is judged by.
+
+# Lines of figures: the subject is the scheme. The ranks of a program are its rounds.
+function figure(name, t, scheme, what, key, unit, per)
+{
+	printf "figure %s %s %.6g %s\n", scheme, what, v[name, t, scheme, key] / per, unit
+}
+function program_figures(name, state,	n, s, i, k, t, what)
+{
+	n = split(all_schemes, s, " ")
+	for (k = 1; k <= traces[name]; k++) {
+		t = trace[name, k]
+		what = state "." t
+		sub(/[.]r[0-9]+$/, "", what)
+		for (i = 1; i <= n; i++) {
+			figure(name, t, s[i], "events." what, "faulting", "transfers", 1)
+			figure(name, t, s[i], "faults." what, "faults", "pages", 1)
+			figure(name, t, s[i], "brought." what, "brought", "pages", 1)
+			figure(name, t, s[i], "asked." what, "asked", "pages", 1)
+			figure(name, t, s[i], "ms." what, "us", "ms", 1000)
+			figure(name, t, s[i], "pinned." what, "pinned_kib", "KiB", 1)
+			figure(name, t, s[i], "peak." what, "pinned_peak_kib", "KiB", 1)
+		}
+	}
+}
+function transfer_figures(name,	n, s, i, k, t, size)
+{
+	n = split(all_schemes, s, " ")
+	for (k = 1; k <= traces[name]; k++) {
+		t = trace[name, k]
+		size = t >= 1048576 ? t / 1048576 "M" : t / 1024 "K"
+		for (i = 1; i <= n; i++) {
+			figure(name, t, s[i], name "." size, "us", "us", 1000)
+			printf "figure %s %s-rate.%s %.6g MB/s\n", s[i], name, size, t * 1000 / v[name, t, s[i], "us"]
+		}
+	}
+}
 function heading(title, first, columns,	n, c, i)
 {
 	printf "\n%s\n%-16s", title, first
@@ -91,11 +127,20 @@ function judge_all(name, title, most,	k, t, pin, optimal, hybrid, best, slower, 
 { keep_row("scheme") }
 END {
 	all_schemes = "pin native enhanced optimal hybrid"
-	print "In virtual time; costs of soft-RoCE in an emulated guest. Programs: memory is paged out between its uses."
-	events("programs.all", "No budget")
-	events("programs.budget", "A budget of 25 % or what is in use at once")
-	programs("programs.all", "No budget")
-	programs("programs.budget", "A budget of 25 % or what is in use at once")
+	program_figures("programs.stay", "stay")
+	program_figures("programs.lost", "lost")
+	program_figures("programs.all", "swapped")
+	transfer_figures("send")
+	transfer_figures("put")
+	print "\nIn virtual time; costs of soft-RoCE in an emulated guest."
+	events("programs.stay", "Memory stays")
+	events("programs.lost", "The device loses it after each use")
+	events("programs.all", "Swapped out after each use")
+	events("programs.budget", "Swapped out, a budget of 25 % or what is in use at once")
+	programs("programs.stay", "Memory stays")
+	programs("programs.lost", "The device loses it after each use")
+	programs("programs.all", "Swapped out after each use")
+	programs("programs.budget", "Swapped out, a budget of 25 % or what is in use at once")
 	transfers("send", "Sends of a buffer that stays in memory, a thousand")
 	transfers("put", "Puts from a buffer that stays in memory, a thousand")
 	print "\nHybrid is judged by"

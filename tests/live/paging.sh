@@ -90,6 +90,8 @@ works 'the tables can be made, and nothing is missed' "$(dirname "$0")/../../ben
 mv "$t/out" "$t/printed"
 faults=$("$program" -o -p native "$traces"/cg.A.2.r0.csv.gz | sed 's/.* faults=\([0-9]*\) .*/\1/')
 works 'and they have the numbers of the lines' grep -q "^cg\.A\.2\.r0  *$faults " "$t/printed"
+works 'as figures, too' grep -qx "figure native faults.swapped.cg.A.2 $faults pages" "$t/printed"
+works 'a transfer has a figure' grep -qE '^figure optimal put.64K [0-9.]+ us$' "$t/printed"
 
 # ---------------------------------------------------------------- what the pages say of it
 
