@@ -1,5 +1,5 @@
-# awk -f rows.awk -f paging.awk LINES: of paging's lines, each with table=NAME in front, lines of figures; tables in the form of
-# those and of the figures of Li et al. 2016; and what hybrid is judged by.
+# awk -f rows.awk -f paging.awk LINES: of paging's lines, each with table=NAME in front, lines of figures; tables in the form
+# of those and of the figures of Li et al. 2016; and what hybrid is judged by.
 
 # Lines of figures: the subject is the scheme. The ranks of a program are its rounds.
 function figure(name, t, scheme, what, key, unit, per)
