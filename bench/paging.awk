@@ -33,6 +33,8 @@ function transfer_figures(name,	n, s, i, k, t, size)
 		for (i = 1; i <= n; i++) {
 			figure(name, t, s[i], name "." size, "us", "us", 1000)
 			printf "figure %s %s-rate.%s %.6g MB/s\n", s[i], name, size, t * 1000 / v[name, t, s[i], "us"]
+			printf "figure %s %s-more.%s %.4g %%\n", s[i], name, size,
+				100 * (v[name, t, s[i], "us"] / v[name, t, "pin", "us"] - 1)
 		}
 	}
 }
