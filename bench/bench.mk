@@ -132,7 +132,7 @@ report: ## every bench beside its peers, as one page: build/report/index.html; A
 	$(call prepare,check bench guest,$(BENCH_ALL))
 	$(Q)BUILD='$(BUILD)' bench/report $(ARGS)
 
-papers: ## the papers' numbers beside this machine's: build/papers/papers.txt and papers.html; ARGS are bench/report's
+papers: ## the papers' figures and tables beside this machine's: build/papers/papers.txt and papers.html; ARGS are bench/report's
 	$(Q)rm -f '$(BUILD)/papers/papers.txt'
 	$(call prepare,check bench guest,$(BENCH_ALL))
 	$(Q)BUILD='$(BUILD)' REPORT='$(BUILD)/papers' bench/report --papers $(ARGS) || status=$$?; \

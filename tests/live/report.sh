@@ -1,5 +1,5 @@
 #!/bin/bash
-# shellcheck disable=SC2016 # nothing is to be expanded
+# shellcheck disable=SC2016,SC2317 # nothing is to be expanded; called through others
 # make report's page: rendered from a few samples of real runs (tests/report/raw) in which one bench is missing, one failed, and
 # the processor has an odd name; counted again, and looked at in a browser (tests/report/look).
 # shellcheck source=tests/live/tap.bash
@@ -74,27 +74,40 @@ is 'a colour never stands alone' "$(grep -oE "<td class='num (win|loss|level)'><
 again better '/,hugepin,touch.128K,/s/,[0-9.]*,ns/,1,ns/' alloc.csv
 is 'a loss that is none any longer leaves the list' "$(($(figure all:loss "$t/better/figures.txt") < $(figure all:loss)))" 1
 
-# The papers' numbers beside those of the page.
+# The papers' figures beside this run.
 papers=$t/r/papers.txt
-answered() { grep -cE '^    here:  (not measured: .+|([^ ]+( [KMG]iB)?: )?[0-9])' "$1"; }
-is 'each number of the papers has one beside it, or a reason' "$(answered "$papers")" \
-	"$(grep -cE '^(row|each|timeline|none) ' "$top/bench/papers.tables")"
+tables() { cat "$top"/bench/papers/*.tables; }
+answered() { grep -cE '^    here:  (not measured: .+|([^ ]+( [KMG]iB)?: )?-?[0-9])' "$1"; }
+is 'each number of the papers has one beside it, or a reason' "$(answered "$papers")" "$(tables | grep -cE '^\s*(row|each|curve|timeline) ')"
+is 'each figure and table of the papers is there' "$(grep -cE '^  (Figure|Table|Section) ' "$papers")" "$(tables | grep -cE '^item (Figure|Table|Section) ')"
 name=pin-register:register.64K
 beside=$(printf %.3g "$(figure $name:2M/4K)")
 has 'it is what the page has, by its size' "$(cat "$papers")" "here:  64 KiB: $beside; 1 GiB: "
 has 'sizes that were not measured say so' "$(cat "$papers")" '; 16 KiB, 256 KiB, 1 MiB, 4 MiB, 16 MiB, 64 MiB, 256 MiB not measured: pin: this run'
-has 'what this run has not says so' "$(cat "$papers")" 'here:  not measured: paging: this run does not have it (recorded CG'
-has 'a timeline is averages of ten parts' "$(cat "$papers")" "; predict: $(sed -n 's/^table=timeline .*trace=halo policy=predict .*timeline=//p' \
-	"$t/r/raw/replay.csv" | tr , '\n' | awk '{ s += $1 } NR % 10 == 0 { printf "%s%.0f", (NR > 10 ? " " : ""), s / 10; s = 0 }') ("
+has 'what this run has not says so' "$(cat "$papers")" 'here:  not measured: accuracy: this run does not have it'
+has 'a curve over time is its values' "$(tr '\n' ' ' <"$papers")" \
+	"here:  $(sed -n 's/^series none registered.fig1 MiB [0-9.]* \([0-9.]*\),\([0-9.]*\),.*/\1/p' "$t/r/raw/timelines.txt") "
+comm=$(sed -n 's/^figure none comm.fig1 \([0-9.]*\) .*/\1/p' "$t/r/raw/timelines.txt") leave=$(sed -n 's/^figure leave comm.fig1 \([0-9.]*\) .*/\1/p' "$t/r/raw/timelines.txt")
+claim="deregistering after each use makes communication longer ($(awk "BEGIN { printf \"%.3g\", $comm / $leave }"), asked > 1.05)"
+has 'a direction that agrees is among those' "$(sed -n '/^Directions/,/not as the papers say/p' "$papers")" "$claim"
+again against '/^figure none comm/s/ [0-9.]* \([^ ]*\)$/ 0.1 \1/' timelines.txt
+has 'and one that does not among the others, with what differs' "$(sed -n '/not as the papers say/,/not measured in/p' "$t/against/papers.txt" | tr -d '\n')" \
+	'asked > 1.05)      Costs of registering are a model'
 again gone '' mpi.status
 mv "$t/gone/raw/mpi.status" "$t/gone/raw/mpi2.status"
 render "$t/gone" >"$t/out"
 has 'and what failed says why' "$(cat "$t/gone/papers.txt")" "here:  not measured: mpi2: $(cut -f 4 "$t/r/raw/mpi.status")"
-is 'the page of the papers has the same rows' "$(grep -c '^<tr><td>' "$t/r/papers.html")" "$(grep -c '^    here: ' "$papers")"
-sed 's/ | down to 0.01 | / | /' "$top/bench/papers.tables" >"$t/papers.tables"
+is 'the page of the papers has the same figures' "$(grep -c "<section id='item-" "$t/r/papers.html")" "$(tables | grep -c '^item ')"
+works 'and a picture of what was measured' grep -q "<svg class='picture' role='img' aria-label='Figure 2, picture 1'" "$t/r/papers.html"
 fails() { if "${@:2}" >"$t/out" 2>&1; then fail "$1"; else pass "$1"; fi; }
-fails 'a row with a part too few is refused' awk -v raw="$t/r/raw" -f "$top/bench/html.awk" -f "$top/bench/papers.awk" "$figures" \
-	"$t/papers.tables"
+# page SED-SCRIPT: the papers' page of tables that are changed.
+page_of() { tables | sed "$1" >"$t/papers.tables" && awk -v raw="$t/r/raw" -v work="$t" -v here="$top/bench" -f "$top/bench/median.awk" \
+	-f "$top/bench/html.awk" -f "$top/bench/papers/papers.awk" /dev/null "$t/papers.tables"; }
+works 'tables as they are' page_of ''
+fails 'a row with a part too few is refused' page_of '0,/^\trow /s/ | [^|]*$//'
+fails 'a key that is not known' page_of '0,/^\trow /s//\tcolumn /'
+fails 'a figure without bench and subject' page_of '0,/^\tclaim .*/s//\tclaim what | this | < 1/'
+fails 'a claim without a comparison' page_of '0,/^\tclaim .*/s//\tclaim what | a:b:c | 1/'
 
 has 'the page begins with what the run was' "$(head -n 12 "$papers")" 'load before: 9.49 6.46 3.88'
 again whole '/^mode/s/quick/papers/' machine.tsv 2>"$t/whole.err"
@@ -207,8 +220,8 @@ BUILD=$t/nothing timeout 300 "$top/bench/report" --papers --smoke --no-guest >"$
 is 'the papers alone, too' $? 1
 papers=$t/nothing/report/papers.txt
 is 'and all their rows have a reason' "$(answered "$papers") $(grep -c '^    here:  [^n]' "$papers")" \
-	"$(grep -cE '^(row|each|timeline|none) ' "$top/bench/papers.tables") 0"
-has 'that no guest was booted is one' "$(cat "$papers")" 'here:  not measured: guest: no guest was booted: --no-guest (soft-RoCE in a guest)'
+	"$(tables | grep -cE '^\s*(row|each|curve|timeline) ') 0"
+has 'that no guest was booted is one' "$(cat "$papers")" 'here:  not measured: guest: no guest was booted: --no-guest, or --smoke'
 works 'all were tried, and the page is there' grep -q "class='loss'>FAILED" "$t/nothing/report/index.html"
 
 valid() { [ -s "$1" ] && tidy -e -q "$1"; }
