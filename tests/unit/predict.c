@@ -144,7 +144,7 @@ static void compare(uint32_t *chains)
 	for (unsigned r = 0; r < REGIONS; r++) {
 		struct hp_predict_guess guess = { 0 };
 		uint64_t low, high;
-		unsigned samples, turn, min = 2 + r % 2;
+		unsigned samples, turn = 0, min = 2 + r % 2;
 		bool said = hp_predict_next(&predict, chains[r], min, NEED_NS, MORE_NS, &guess);
 		bool truth = naive_guess(r, min, &low, &high, &samples, &turn);
 		compared++;
