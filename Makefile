@@ -107,7 +107,7 @@ CMD_OBJ := $(CMD_SRC:%.c=$(BUILD)/%.o) $(addprefix $(BUILD)/base/,base.o clock.o
 # The libraries of extra/, which no other part knows: libhugepin-NAME.so of extra/NAME/*.c, hugepin-NAME.map and what LINKS_NAME names.
 # The folder also has hugepin-NAME.pc.in, the headers (include/), the pages and the tests. LACKS_NAME: it is left out, for want of that.
 LACKS_mpi := $(if $(SAN),build with sanitizers,$(if $(MPICC),,mpicc))
-LINKS_mpi := -Wl,-z,undefs -luring
+LINKS_mpi := -Wl,-z,undefs
 # The hooks need the headers of libfabric and UCX, and are linked with neither.
 HOOKS_LIB := $(shell printf '#include <rdma/fi_ext.h>\n#include <ucm/api/ucm.h>\n' | $(CC) -E - >/dev/null 2>&1 && echo yes)
 LACKS_hooks := $(if $(HOOKS_LIB),,headers of libfabric and UCX)

@@ -3,6 +3,7 @@
 #include "pin_kernel.h"
 
 #include <errno.h>
+#include <liburing.h>
 #include <malloc.h>
 #include <stdint.h>
 #include <sys/mman.h>

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <hugepin_uring.h>
+#include <liburing.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

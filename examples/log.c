@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <hugepin_sg_uring.h>
 #include <hugepin_uring.h>
+#include <liburing.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -27,7 +27,6 @@ void hugepin_verbscache_phase(const void *addr, size_t len, unsigned phase);
 
 hugepin_domain *hp_mpi_domain;
 bool hp_mpi_phases;
-static struct io_uring ring;
 
 /* The number of this job's ranks on this machine. */
 static unsigned ranks_here(void)
@@ -55,21 +54,16 @@ static int open_uring(struct hugepin_attr *attr)
 {
 	struct hugepin_domain_stats s;
 	const unsigned ranks = ranks_here();
-	int err = io_uring_queue_init(1, &ring, 0);
+	int err = hugepin_uring_open_fd(-1, 0, 0, SLOTS, attr, &hp_mpi_domain);
 
 	if (err < 0)
 		return err;
-	err = hugepin_uring_open(&ring, 0, SLOTS, attr, &hp_mpi_domain);
-	if (err < 0) {
-		io_uring_queue_exit(&ring);
-		return err;
-	}
 	/* All ranks are charged against one limit: give this rank its part. */
 	if (!names_budget() && ranks > 1 && hugepin_domain_stats(hp_mpi_domain, &s, sizeof s) > 0 &&
 	    s.bytes_max && hugepin_domain_close(hp_mpi_domain) >= 0) {
 		attr->pinned_bytes_max = HP_MAX(s.bytes_max / ranks, (uint64_t)1);
 		hp_mpi_domain = NULL;
-		err = hugepin_uring_open(&ring, 0, SLOTS, attr, &hp_mpi_domain);
+		err = hugepin_uring_open_fd(-1, 0, 0, SLOTS, attr, &hp_mpi_domain);
 	}
 	return err;
 }
@@ -122,7 +116,6 @@ void hp_mpi_cache_phase(uintptr_t start, size_t len, unsigned phase)
 
 void hp_mpi_domain_close(void)
 {
-	if (hugepin_domain_close(hp_mpi_domain) >= 0 && hp_mpi_options.backend != HP_MPI_VERBS)
-		io_uring_queue_exit(&ring);
+	hugepin_domain_close(hp_mpi_domain);
 	hp_mpi_domain = NULL;
 }

@@ -9,6 +9,7 @@
  */
 #include <errno.h>
 #include <hugepin_uring.h>
+#include <liburing.h>
 #include <stdlib.h>
 
 #define MOST (1U << 30) /* bytes of one read */

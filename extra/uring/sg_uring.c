@@ -129,16 +129,24 @@ static void fill_many(struct io_uring_sqe *sqe, int fd, const struct iovec *iov,
 	}
 }
 
+/* Give the pin back unless it has all of [at, at + bytes), and its index is valid in the ring of the requests. */
+static void keep_if_usable(const hugepin_sg_uring *s, const char *at, uint64_t bytes, struct hugepin_pin *pin)
+{
+	if (pin->ref && ((uintptr_t)at + bytes > pin->base + pin->len ||
+			 (s->attr.ring && hugepin_ring_use(s->attr.ring, pin))))
+		hugepin_unpin(s->domain, pin);
+}
+
 /* The pin of a range, if one registration has all of it; otherwise ref is 0. */
-static int find(hugepin_domain *domain, const char *at, uint64_t bytes, bool read, struct hugepin_pin *ret_)
+static int find(const hugepin_sg_uring *s, const char *at, uint64_t bytes, bool read, struct hugepin_pin *ret_)
 {
 	struct hugepin_pin pin = { 0 };
-	const int err = domain ? hugepin_sg_key(domain, at, bytes, read ? HUGEPIN_WRITE : HUGEPIN_READ, &pin) : -ENOKEY;
+	const int err = s->domain ? hugepin_sg_key(s->domain, at, bytes, read ? HUGEPIN_WRITE : HUGEPIN_READ, &pin) :
+				    -ENOKEY;
 
 	if (err && err != -ENOKEY)
 		return err;
-	if (pin.ref && (uintptr_t)at + bytes > pin.base + pin.len)
-		hugepin_unpin(domain, &pin);
+	keep_if_usable(s, at, bytes, &pin);
 	*ret_ = pin;
 	return 0;
 }
@@ -168,7 +176,7 @@ static int prepare(hugepin_sg_uring *s, struct io_uring_sqe *sqe, int fd, const 
 		fill(sqe, fd, m.copy, p.bytes, offset, read, &s->pin);
 	} else {
 		if (p.together || (s->vector && p.count == m.n)) /* by index, the kernel refuses empty pieces */
-			err = find(s->domain, p.first, (uint64_t)(p.end - p.first), read, &m.pin);
+			err = find(s, p.first, (uint64_t)(p.end - p.first), read, &m.pin);
 		if (err)
 			return err;
 		if (p.together)
@@ -239,7 +247,7 @@ int hugepin_sg_uring_open(hugepin_domain *domain, const struct hugepin_sg_uring_
 	hugepin_sg_uring *s;
 	int err = 0;
 
-	if (!ret_ || a.size != sizeof a || a.copies > COPIES_MAX || a.copy_len > COPY_LEN_MAX || a.align > COPY_ALIGN ||
+	if (!ret_ || a.size != sizeof a || (a.ring && !domain) || a.copies > COPIES_MAX || a.copy_len > COPY_LEN_MAX || a.align > COPY_ALIGN ||
 	    a.align & (a.align - 1))
 		return -EINVAL;
 	a.copies = a.copies ? a.copies : COPIES;
@@ -264,12 +272,11 @@ int hugepin_sg_uring_open(hugepin_domain *domain, const struct hugepin_sg_uring_
 		free(s);
 		return err;
 	}
-	if (s->pin.ref && s->pin.len < bytes)
-		hugepin_unpin(domain, &s->pin);
 	s->generation = generation;
 	s->domain = domain;
 	s->vector = domain && has_vector();
 	s->attr = a;
+	keep_if_usable(s, s->copies, bytes, &s->pin);
 	for (; s->spare_count < a.copies; s->spare_count++)
 		s->spare[s->spare_count] = s->spare_count;
 	*ret_ = s;

@@ -14,6 +14,7 @@
 #include <hugepin_sg_uring.h>
 #include <hugepin_uring.h>
 #include <hugepin_verbs.h>
+#include <liburing.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>

@@ -4,6 +4,7 @@
 
 #include "live.h"
 
+#include <liburing.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 

@@ -7,6 +7,7 @@
  */
 #include "live.h"
 
+#include <liburing.h>
 #include "hugepin_uring.h"
 #include "tests/ring.h"
 

@@ -8,6 +8,7 @@
 #include "live.h"
 
 #include <dlfcn.h>
+#include <liburing.h>
 #include <malloc.h>
 
 enum { THREADS = 4, KEPT = 1500, ROUNDS = 500000, LARGEST = 40000 };

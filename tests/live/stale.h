@@ -9,6 +9,7 @@
 #include "live.h"
 #include "watched.h"
 
+#include <liburing.h>
 #include <sys/ipc.h>
 #include <sys/shm.h>
 

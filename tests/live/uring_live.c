@@ -5,6 +5,7 @@
 #include "live.h"
 #include "watched.h"
 
+#include <liburing.h>
 #include <linux/capability.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
@@ -240,36 +241,163 @@ TEST(a_domain_that_cannot_be_opened_leaves_the_ring_as_it_was)
 	io_uring_queue_exit(&ring);
 }
 
-TEST(a_key_is_good_in_an_attached_ring)
+/* Whether the kernel clones single slots (6.13), between these rings. */
+static bool clones(hugepin_domain *d, struct io_uring *ring, hugepin_ring **ret_)
 {
-	struct io_uring rings[2];
+	int err = hugepin_uring_attach(d, ring, ret_);
+
+	if (err == -EOPNOTSUPP) {
+		snprintf(t_skip_reason, sizeof t_skip_reason, "the kernel does not clone single slots");
+		return false;
+	}
+	return EXPECT_EQ(err, 0);
+}
+
+TEST(a_domain_has_a_ring_of_its_own_if_none_is_given)
+{
+	struct io_uring rings[2], moved;
 	hugepin_domain *d, *other;
-	struct hugepin_pin pin;
+	hugepin_ring *r = NULL, *none = (void *)1;
+	struct hugepin_pin pin, wrong;
 	char *p = hugepin_malloc(MIB);
 
 	if (!ring_open(&rings[0]) || !ring_open(&rings[1]))
 		return;
-	EXPECT_EQ(hugepin_uring_open(&rings[0], 0, 8, NULL, &d), 0);
+	EXPECT_EQ(hugepin_uring_open_fd(-2, 0, 0, 8, NULL, &d), -EINVAL);
+	EXPECT_EQ(hugepin_uring_open_fd(STDOUT_FILENO, 0, 0, 8, NULL, &d), -EOPNOTSUPP);
+	EXPECT_EQ(hugepin_uring_open_fd(1 << 20, 0, 0, 8, NULL, &d), -EBADF);
+	EXPECT_EQ(hugepin_uring_open_fd(-1, 0, 0, 8, NULL, &d), 0);
 	EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, NULL, &other), 0);
-	EXPECT_EQ(hugepin_uring_attach(other, &rings[1]), -EINVAL);
-	EXPECT_EQ(hugepin_uring_attach(NULL, &rings[1]), -EINVAL);
-	EXPECT_EQ(hugepin_uring_attach(d, NULL), -EINVAL);
+	EXPECT_EQ(hugepin_uring_attach(other, &rings[1], &none), -EINVAL);
+	EXPECT_EQ(hugepin_uring_attach(NULL, &rings[1], &none), -EINVAL);
+	EXPECT_EQ(hugepin_uring_attach(d, NULL, &none), -EINVAL);
+	EXPECT_EQ(hugepin_uring_attach(d, &rings[1], NULL), -EINVAL);
+	EXPECT_EQ(hugepin_uring_attach_fd(d, -1, 0, &none), -EINVAL);
+	EXPECT_EQ(hugepin_uring_attach_fd(d, 1 << 20, 0, &none), -EBADF);
+	EXPECT(none == (void *)1);
 	EXPECT_EQ(hugepin_domain_close(other), 0);
-	int err = hugepin_uring_attach(d, &rings[1]);
-	if (err == -EOPNOTSUPP)
-		SKIP("the kernel does not clone single slots");
-	EXPECT_EQ(err, 0);
-	EXPECT_EQ(hugepin_uring_attach(d, &rings[0]), -EBUSY);
+	EXPECT_EQ(hugepin_ring_use(NULL, NULL), -EINVAL);
+	EXPECT_EQ(hugepin_ring_detach(NULL), -EINVAL);
+	if (!clones(d, &rings[1], &r))
+		return;
+	EXPECT_EQ(hugepin_uring_attach(d, &rings[1], &none), -EBUSY);
 	EXPECT_EQ(hugepin_pin(d, p, MIB, 0, &pin), 0);
 	memset(p, 0, MIB);
-	EXPECT_EQ(read_fixed(&rings[1], p, 4096, pin.lkey), 4096);
+	EXPECT_EQ(hugepin_ring_use(r, &pin), 0);
+	moved = rings[1]; /* as a program may move its struct */
+	memset(&rings[1], 0xff, sizeof rings[1]);
+	EXPECT_EQ(read_fixed(&moved, p, 4096, pin.lkey), 4096);
 	EXPECT_EQ(memcmp(p, "\177ELF", 4), 0);
+	wrong = pin;
+	wrong.lkey = 7;
+	EXPECT_EQ(hugepin_ring_use(r, &wrong), -EINVAL);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
-	EXPECT_EQ(hugepin_domain_close(d), 0);
-	EXPECT(read_fixed(&rings[1], p, 4096, pin.lkey) < 0);
+	EXPECT_EQ(hugepin_ring_detach(r), 0);
+	EXPECT(read_fixed(&moved, p, 4096, pin.lkey) < 0);
+	EXPECT_EQ(hugepin_uring_attach_fd(d, moved.ring_fd, moved.flags, &r), 0); /* by number, and once more */
+	EXPECT_EQ(hugepin_pin(d, p, MIB, 0, &pin), 0);
+	EXPECT_EQ(hugepin_ring_use(r, &pin), 0);
+	EXPECT_EQ(read_fixed(&moved, p, 4096, pin.lkey), 4096);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0); /* ends the attachment, too */
 	io_uring_queue_exit(&rings[0]);
-	io_uring_queue_exit(&rings[1]);
+	io_uring_queue_exit(&moved);
 	hugepin_free(p);
+}
+
+/* Threads with rings that only they may change share a domain that has fewer slots than there are buffers. Each reads its
+ * own numbers into its buffers, by index, and takes memory away and maps it anew. */
+enum { LOOPS = 4, LOOP_BUFFERS = 6, LOOP_ROUNDS = 3000, LOOP_BYTES = 16384 };
+
+struct loop {
+	hugepin_domain *domain;
+	unsigned number;
+	int file;
+	unsigned refused, fixed;
+};
+
+static char *map_loop_buffer(char *at)
+{
+	char *p = mmap(at, LOOP_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED : 0), -1, 0);
+
+	EXPECT(p != MAP_FAILED);
+	return p;
+}
+
+static void *loop(void *arg)
+{
+	struct loop *l = arg;
+	char *buffer[LOOP_BUFFERS];
+	struct io_uring ring;
+	unsigned seed = l->number + 1;
+	hugepin_ring *r = NULL;
+
+	EXPECT_EQ(io_uring_queue_init(4, &ring, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN), 0);
+	EXPECT_EQ(hugepin_uring_attach(l->domain, &ring, &r), 0);
+	for (int i = 0; i < LOOP_BUFFERS; i++)
+		buffer[i] = map_loop_buffer(NULL);
+	for (uint32_t round = 0; round < LOOP_ROUNDS; round++) {
+		const int i = rand_r(&seed) % LOOP_BUFFERS;
+		uint32_t wrote[4] = { l->number, round, ~round, 0x600d }, got[4];
+		struct hugepin_pin pin;
+		int err;
+
+		if (rand_r(&seed) % 8 == 0)
+			map_loop_buffer(buffer[i]);
+		err = rand_r(&seed) % 2 ? hugepin_pin(l->domain, buffer[i], LOOP_BYTES, 0, &pin) :
+					  hugepin_pin_try(l->domain, buffer[i], LOOP_BYTES, 0, NULL, NULL, &pin);
+		if (err) { /* no room, or not at once, or too many have asked: a loop goes without */
+			EXPECT(err == -ENOBUFS || err == -EAGAIN || err == -EBUSY);
+			EXPECT_EQ(hugepin_ring_use(r, NULL), 0);
+			l->refused++;
+			continue;
+		}
+		EXPECT_EQ(hugepin_ring_use(r, &pin), 0);
+		EXPECT_EQ(pwrite(l->file, wrote, sizeof wrote, 0), sizeof wrote);
+		io_uring_prep_read_fixed(io_uring_get_sqe(&ring), l->file, buffer[i] + round % 1000, sizeof wrote, 0, (int)pin.lkey);
+		EXPECT_EQ(io_uring_submit(&ring), 1);
+		EXPECT_EQ(ring_result(&ring), sizeof wrote);
+		memcpy(got, buffer[i] + round % 1000, sizeof got);
+		EXPECT_EQ(memcmp(got, wrote, sizeof got), 0);
+		EXPECT_EQ(hugepin_unpin(l->domain, &pin), 0);
+		l->fixed++;
+	}
+	EXPECT_EQ(hugepin_ring_detach(r), 0);
+	io_uring_queue_exit(&ring);
+	for (int i = 0; i < LOOP_BUFFERS; i++)
+		munmap(buffer[i], LOOP_BYTES);
+	return NULL;
+}
+
+TEST(loops_with_rings_of_their_own_share_a_domain_with_few_slots)
+{
+	struct loop loops[LOOPS];
+	pthread_t thread[LOOPS];
+	const struct hugepin_attr attr = { .size = sizeof attr, .pinned_bytes_max = LOOPS * 2 * LOOP_BYTES };
+	struct hugepin_domain_stats stats;
+	struct io_uring probe;
+	hugepin_domain *d;
+	hugepin_ring *r;
+
+	if (!ring_open(&probe))
+		return;
+	EXPECT_EQ(hugepin_uring_open_fd(-1, 0, 3, LOOPS * 2, &attr, &d), 0);
+	if (!clones(d, &probe, &r))
+		return;
+	EXPECT_EQ(hugepin_ring_detach(r), 0);
+	for (unsigned i = 0; i < LOOPS; i++) {
+		loops[i] = (struct loop){ .domain = d, .number = i, .file = memfd_create("loop", MFD_CLOEXEC) };
+		EXPECT_EQ(pthread_create(&thread[i], NULL, loop, &loops[i]), 0);
+	}
+	for (unsigned i = 0; i < LOOPS; i++) {
+		pthread_join(thread[i], NULL);
+		EXPECT(loops[i].fixed > 100);
+		close(loops[i].file);
+	}
+	EXPECT(hugepin_domain_stats(d, &stats, sizeof stats) > 0);
+	EXPECT(stats.evicted > LOOPS);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	io_uring_queue_exit(&probe);
 }
 
 T_MAIN

@@ -3,6 +3,7 @@
 #define TESTS_SOAK_STATE_H
 
 #include <hugepin_uring.h>
+#include <liburing.h>
 
 #include "../live/live.h"
 

@@ -14,7 +14,7 @@
 #include <time.h>
 
 #include "base/base.h"
-#include "reg/backend/backend.h"
+#include "reg/backend/uring.h"
 #include "tests/ring.h"
 #include "tests/t.h"
 
@@ -75,12 +75,17 @@ static bool ring_open(struct io_uring *ring, unsigned flags)
 	return EXPECT_EQ(err, 0);
 }
 
+static int of_ring(struct io_uring *ring, unsigned slot0, unsigned slots, struct hp_uring **ret_, bool *ret_made)
+{
+	return hp_uring_new(hp_ring_fd(ring), hp_ring_flags(ring), slot0, slots, ret_, ret_made);
+}
+
 static struct hp_uring *context(struct io_uring *ring, unsigned slot0, unsigned slots)
 {
 	struct hp_uring *u = NULL;
 	bool made;
 
-	EXPECT_EQ(hp_uring_new(ring, slot0, slots, &u, &made), 0);
+	EXPECT_EQ(of_ring(ring, slot0, slots, &u, &made), 0);
 	return u;
 }
 
@@ -204,7 +209,7 @@ TEST(no_thread_reaches_a_ring_of_its_own_by_the_index_of_another)
 		if (closed_before)
 			close_descriptor(&ring);
 		bool made;
-		int err = hp_uring_new(&ring, 0, 4, &o.u, &made);
+		int err = of_ring(&ring, 0, 4, &o.u, &made);
 		if (err == -EINVAL)
 			SKIP("a ring is not registered with by its index before Linux 6.3");
 		EXPECT_EQ(err, 0);
@@ -296,8 +301,8 @@ TEST(a_table_that_the_ring_has_is_used_and_what_is_in_it_stays)
 	if (!ring_open(&ring, 0))
 		return;
 	EXPECT_EQ(io_uring_register_buffers(&ring, all, 8), 0);
-	EXPECT_EQ(hp_uring_new(&ring, 4, 5, &u, &made), -EINVAL);
-	EXPECT_EQ(hp_uring_new(&ring, 4, 4, &u, &made), 0);
+	EXPECT_EQ(of_ring(&ring, 4, 5, &u, &made), -EINVAL);
+	EXPECT_EQ(of_ring(&ring, 4, 4, &u, &made), 0);
 	EXPECT(!made);
 	EXPECT_EQ(read_fixed(&ring, p, 7), PAGE);
 	EXPECT_EQ(reg(u, p + PAGE, PAGE, &r), 0);
@@ -316,11 +321,11 @@ TEST(slots_that_no_table_can_have_are_refused)
 
 	if (!ring_open(&ring, 0))
 		return;
-	EXPECT_EQ(hp_uring_new(&ring, 0, 0, &u, &made), -EINVAL);
-	EXPECT_EQ(hp_uring_new(&ring, 0, 16385, &u, &made), -EINVAL);
-	EXPECT_EQ(hp_uring_new(&ring, 16384, 1, &u, &made), -EINVAL);
-	EXPECT_EQ(hp_uring_new(&ring, UINT32_MAX, 2, &u, &made), -EINVAL);
-	EXPECT_EQ(hp_uring_new(&ring, 16383, 1, &u, &made), 0);
+	EXPECT_EQ(of_ring(&ring, 0, 0, &u, &made), -EINVAL);
+	EXPECT_EQ(of_ring(&ring, 0, 16385, &u, &made), -EINVAL);
+	EXPECT_EQ(of_ring(&ring, 16384, 1, &u, &made), -EINVAL);
+	EXPECT_EQ(of_ring(&ring, UINT32_MAX, 2, &u, &made), -EINVAL);
+	EXPECT_EQ(of_ring(&ring, 16383, 1, &u, &made), 0);
 	EXPECT(made);
 	backend->close(u);
 	io_uring_queue_exit(&ring);
@@ -409,7 +414,7 @@ static void *in_another_thread(void *arg)
 	static struct hp_uring *u;
 	bool made;
 
-	return (void *)(intptr_t)hp_uring_new(arg, 0, 2, &u, &made);
+	return (void *)(intptr_t)of_ring(arg, 0, 2, &u, &made);
 }
 
 static int in_thread(void *(*run)(void *), void *arg)
@@ -445,64 +450,175 @@ TEST(a_ring_with_an_owner_registers_for_its_owner_only)
 
 /* -------------------------------------------------------------------------------------------- attached rings */
 
-static void close_all(struct hp_uring *u, struct io_uring *rings, unsigned n)
+/* A context of slots [2, 10) on a ring of its own. NULL: skipped, since the kernel has no io_uring or clones no single slots. */
+static struct hp_uring *context_of_own(void)
 {
-	backend->close(u);
-	for (unsigned i = 0; i < n; i++)
-		io_uring_queue_exit(&rings[i]);
-}
+	struct io_uring probe;
+	struct hp_uring *u = NULL;
+	hugepin_ring *r;
+	bool made;
+	int err;
 
-/* A context on rings[0], to which the others are attached. NULL: skipped. */
-static struct hp_uring *context_attached(struct io_uring *rings, unsigned n)
-{
-	struct hp_uring *u;
-
-	for (unsigned i = 0; i < n; i++) {
-		if (!ring_open(&rings[i], 0))
-			return NULL;
-	}
-	u = context(&rings[0], 2, 8);
-	for (unsigned i = 1; i < n; i++) {
-		int err = hp_uring_attach(u, &rings[i]);
-
-		if (err == -EOPNOTSUPP) {
-			snprintf(t_skip_reason, sizeof t_skip_reason, "the kernel does not clone single slots");
-			close_all(u, rings, n);
-			return NULL;
-		}
+	if (!ring_open(&probe, 0))
+		return NULL;
+	EXPECT_EQ(hp_uring_new(-1, 0, 2, 8, &u, &made), 0);
+	r = hp_attached_new(u, NULL);
+	err = hp_attached_begin(r, probe.ring_fd, 0);
+	if (err == -EOPNOTSUPP) {
+		snprintf(t_skip_reason, sizeof t_skip_reason, "the kernel does not clone single slots");
+		hp_attached_delete(r);
+		backend->close(u);
+		u = NULL;
+	} else {
 		EXPECT_EQ(err, 0);
+		EXPECT_EQ(hp_attached_end(r), 0);
+		hp_attached_delete(r);
 	}
+	io_uring_queue_exit(&probe);
 	return u;
 }
 
-TEST(an_index_is_good_in_every_attached_ring_and_pins_once)
+static int attach(struct hp_uring *u, struct io_uring *ring, hugepin_ring **ret_)
+{
+	hugepin_ring *r = hp_attached_new(u, NULL);
+	int err = hp_attached_begin(r, hp_ring_fd(ring), hp_ring_flags(ring));
+
+	if (err)
+		hp_attached_delete(r);
+	else
+		*ret_ = r;
+	return err;
+}
+
+static int use(hugepin_ring *r, const struct hugepin_reg *reg)
+{
+	return hp_attached_use(r, &(struct hugepin_pin){ .lkey = reg->lkey });
+}
+
+/* A new ring that is attached. */
+static hugepin_ring *attached(struct hp_uring *u, struct io_uring *ring, unsigned flags)
+{
+	hugepin_ring *r = NULL;
+
+	EXPECT_EQ(io_uring_queue_init(8, ring, flags), 0);
+	EXPECT_EQ(attach(u, ring, &r), 0);
+	return r;
+}
+
+TEST(an_index_is_good_in_every_ring_that_uses_it_and_pins_once)
 {
 	struct io_uring rings[4];
-	struct hugepin_reg early, r;
+	hugepin_ring *r[4];
+	struct hugepin_reg early, late;
 	char *p = pages(MIB);
-	struct hp_uring *u = context_attached(rings, 3);
+	struct hp_uring *u = context_of_own();
 
 	if (!u)
 		return;
+	for (int i = 0; i < 3; i++)
+		r[i] = attached(u, &rings[i], 0);
 	EXPECT_EQ(reg(u, p, PAGE, &early), 0);
-	EXPECT_EQ(reg(u, p + PAGE, MIB - PAGE, &r), 0);
-	EXPECT_EQ(io_uring_queue_init(8, &rings[3], 0), 0);
-	EXPECT_EQ(hp_uring_attach(u, &rings[3]), 0); /* gets what is registered already */
-	EXPECT_EQ(pinned(), MIB);
+	r[3] = attached(u, &rings[3], 0);
+	EXPECT_EQ(read_fixed(&rings[3], p, early.lkey), -EFAULT); /* before it is used there */
+	EXPECT_EQ(reg(u, p + PAGE, MIB - PAGE, &late), 0);
+	EXPECT_EQ(read_fixed(&rings[0], p + PAGE, late.lkey), -EFAULT);
 	for (int i = 0; i < 4; i++) {
+		EXPECT_EQ(use(r[i], &late), 0);
+		EXPECT_EQ(read_fixed(&rings[i], p + PAGE, late.lkey), PAGE);
+		EXPECT_EQ(use(r[i], &early), 0);
 		EXPECT_EQ(read_fixed(&rings[i], p, early.lkey), PAGE);
-		EXPECT_EQ(read_fixed(&rings[i], p + PAGE, r.lkey), PAGE);
 	}
+	EXPECT_EQ(pinned(), MIB);
 	EXPECT_EQ(backend->dereg(u, &early), 0);
 	for (int i = 0; i < 4; i++) {
+		EXPECT_EQ(pinned(), MIB); /* until the last has cleared its copy */
+		EXPECT_EQ(use(r[i], &early), -EINVAL);
 		EXPECT_EQ(read_fixed(&rings[i], p, early.lkey), -EFAULT);
-		EXPECT_EQ(read_fixed(&rings[i], p + PAGE, r.lkey), PAGE);
+		EXPECT_EQ(read_fixed(&rings[i], p + PAGE, late.lkey), PAGE);
 	}
 	pinned_becomes(MIB - PAGE);
-	EXPECT_EQ(backend->dereg(u, &r), 0);
+	EXPECT_EQ(backend->dereg(u, &late), 0);
+	for (int i = 0; i < 4; i++)
+		EXPECT_EQ(hp_attached_use(r[i], NULL), 0);
 	pinned_becomes(0);
-	close_all(u, rings, 4);
+	backend->close(u);
+	for (int i = 0; i < 4; i++)
+		io_uring_queue_exit(&rings[i]);
 	munmap(p, MIB);
+}
+
+TEST(an_index_is_not_used_again_while_a_ring_has_a_copy)
+{
+	struct io_uring rings[2];
+	hugepin_ring *r[2];
+	struct hugepin_reg regs[8], one, none;
+	char *p = pages(MIB);
+	struct hp_uring *u = context_of_own();
+
+	if (!u)
+		return;
+	for (int i = 0; i < 2; i++)
+		r[i] = attached(u, &rings[i], 0);
+	EXPECT_EQ(reg(u, p, PAGE, &one), 0);
+	EXPECT_EQ(use(r[0], &one), 0);
+	EXPECT_EQ(use(r[1], &one), 0);
+	EXPECT_EQ(backend->dereg(u, &one), 0);
+	for (int i = 0; i < 7; i++) {
+		EXPECT_EQ(reg(u, p + PAGE, PAGE, &regs[i]), 0);
+		EXPECT(regs[i].lkey != one.lkey);
+	}
+	EXPECT_EQ(reg(u, p, PAGE, &none), -ENOMEM);
+	EXPECT_EQ(read_fixed(&rings[1], p, one.lkey), PAGE); /* the old memory, which is the program's fault */
+	EXPECT_EQ(use(r[0], &regs[0]), 0); /* of another pin: clears its copy, too */
+	EXPECT_EQ(read_fixed(&rings[0], p, one.lkey), -EFAULT);
+	EXPECT_EQ(reg(u, p, PAGE, &none), -ENOMEM);
+	EXPECT_EQ(hp_attached_use(r[1], NULL), 0);
+	EXPECT_EQ(reg(u, p + 2 * PAGE, PAGE, &regs[7]), 0);
+	EXPECT_EQ(regs[7].lkey, one.lkey);
+	EXPECT_EQ(read_fixed(&rings[1], p + 2 * PAGE, one.lkey), -EFAULT); /* before it is used here */
+	EXPECT_EQ(use(r[1], &regs[7]), 0);
+	EXPECT_EQ(read_fixed(&rings[1], p + 2 * PAGE, one.lkey), PAGE);
+	EXPECT_EQ(read_fixed(&rings[1], p, one.lkey), -EFAULT);
+	backend->close(u);
+	for (int i = 0; i < 2; i++)
+		io_uring_queue_exit(&rings[i]);
+	munmap(p, MIB);
+}
+
+TEST(a_ring_that_ends_gives_back_its_table_and_its_copies)
+{
+	struct io_uring rings[2];
+	hugepin_ring *r[2];
+	struct hugepin_reg one, again;
+	char *p = pages(PAGE);
+	struct hp_uring *u = context_of_own();
+
+	if (!u)
+		return;
+	for (int i = 0; i < 2; i++)
+		r[i] = attached(u, &rings[i], 0);
+	EXPECT_EQ(reg(u, p, PAGE, &one), 0);
+	for (int i = 0; i < 2; i++)
+		EXPECT_EQ(use(r[i], &one), 0);
+	EXPECT_EQ(backend->dereg(u, &one), 0);
+	for (int i = 0; i < 2; i++) {
+		EXPECT_EQ(reg(u, p, PAGE, &again), 0);
+		EXPECT(again.lkey != one.lkey);
+		EXPECT_EQ(backend->dereg(u, &again), 0);
+		EXPECT_EQ(hp_attached_end(r[i]), 0);
+		hp_attached_delete(r[i]);
+		EXPECT(io_uring_unregister_buffers(&rings[i]) < 0); /* there is no table */
+	}
+	pinned_becomes(0);
+	EXPECT_EQ(reg(u, p, PAGE, &again), 0);
+	EXPECT_EQ(again.lkey, one.lkey);
+	EXPECT_EQ(attach(u, &rings[0], &r[0]), 0); /* once more */
+	EXPECT_EQ(use(r[0], &again), 0);
+	EXPECT_EQ(read_fixed(&rings[0], p, again.lkey), PAGE);
+	backend->close(u);
+	for (int i = 0; i < 2; i++)
+		io_uring_queue_exit(&rings[i]);
+	munmap(p, PAGE);
 }
 
 /* The number that the next descriptor gets. */
@@ -514,146 +630,179 @@ static int next_fd(void)
 	return fd;
 }
 
-TEST(a_registration_that_one_ring_refuses_is_undone_in_all)
+TEST(a_ring_that_refuses_a_copy_changes_nothing)
 {
-	struct io_uring rings[3];
-	struct hugepin_reg r = { .lkey = 77 };
+	struct io_uring ring, other;
+	struct hugepin_reg one;
 	char *p = pages(PAGE);
-	struct hp_uring *u = context_attached(rings, 1);
-	int null, kept, ours[3];
+	struct hp_uring *u = context_of_own();
+	hugepin_ring *r = NULL;
+	int null, kept, ours;
 
 	if (!u)
 		return;
-	for (int i = 1; i < 3; i++) {
-		EXPECT_EQ(io_uring_queue_init(8, &rings[i], 0), 0);
-		ours[i] = next_fd();
-		int err = hp_uring_attach(u, &rings[i]);
-		if (err == -EOPNOTSUPP) {
-			close_all(u, rings, (unsigned)i + 1);
-			SKIP("the kernel does not clone single slots");
-		}
-		EXPECT_EQ(err, 0);
-	}
+	EXPECT_EQ(io_uring_queue_init(8, &other, 0), 0);
+	EXPECT_EQ(io_uring_queue_init(8, &ring, 0), 0);
+	ours = next_fd();
+	EXPECT_EQ(attach(u, &ring, &r), 0);
 	null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	kept = dup(rings[2].ring_fd);
-	dup2(null, ours[2]);
-	EXPECT_EQ(reg(u, p, PAGE, &r), 0); /* by the program's own */
-	EXPECT_EQ(backend->dereg(u, &r), 0);
-	r.lkey = 77;
-	dup2(null, rings[2].ring_fd); /* no ring any more */
-	EXPECT(reg(u, p, PAGE, &r) < 0);
-	EXPECT_EQ(r.lkey, 77);
-	EXPECT_EQ(read_fixed(&rings[0], p, 2), -EFAULT);
-	EXPECT_EQ(read_fixed(&rings[1], p, 2), -EFAULT);
-	pinned_becomes(0);
-	dup2(kept, rings[2].ring_fd);
-	EXPECT_EQ(reg(u, p, PAGE, &r), 0);
-	EXPECT_EQ(r.lkey, 2);
-	EXPECT_EQ(read_fixed(&rings[2], p, 2), PAGE);
-
-	/* Deregistering goes on behind a ring that fails, and says so. */
-	dup2(null, ours[1]);
-	dup2(rings[0].ring_fd, rings[1].ring_fd); /* another ring is not taken for it */
-	EXPECT(backend->dereg(u, &r) < 0);
-	EXPECT_EQ(read_fixed(&rings[0], p, 2), -EFAULT);
-	EXPECT_EQ(read_fixed(&rings[2], p, 2), -EFAULT);
+	kept = dup(ring.ring_fd);
+	EXPECT_EQ(reg(u, p, PAGE, &one), 0);
+	dup2(null, ours);
+	dup2(other.ring_fd, ring.ring_fd); /* another ring is not taken for it */
+	EXPECT(use(r, &one) < 0);
+	EXPECT_EQ(u->holders[one.lkey - 2], 0);
+	dup2(kept, ring.ring_fd); /* by the program's own */
+	EXPECT_EQ(use(r, &one), 0);
+	EXPECT_EQ(read_fixed(&ring, p, one.lkey), PAGE);
+	EXPECT_EQ(backend->dereg(u, &one), 0);
+	dup2(null, ring.ring_fd);
+	EXPECT(hp_attached_use(r, NULL) < 0);
+	EXPECT_EQ(u->holders[one.lkey - 2], 1);
+	EXPECT_EQ(hp_attached_end(r), 0); /* a ring that is gone is no obstacle */
+	hp_attached_delete(r);
+	EXPECT_EQ(u->holders[one.lkey - 2], 0);
+	dup2(kept, ring.ring_fd);
 	close(null);
 	close(kept);
-	close(ours[1]);
-	close(ours[2]);
-	close_all(u, rings, 3);
+	close(ours);
+	backend->close(u);
+	io_uring_queue_exit(&ring);
+	io_uring_queue_exit(&other);
 	munmap(p, PAGE);
 }
 
-TEST(a_ring_with_a_table_or_an_owner_and_a_seventeenth_are_not_attached)
+TEST(a_hundred_rings_share_the_registrations_of_a_domain)
 {
-	struct io_uring rings[18], other;
-	struct hp_uring *u = context_attached(rings, 2);
+	enum { RINGS = 100 };
+	struct io_uring rings[RINGS];
+	hugepin_ring *r[RINGS];
+	struct hugepin_reg one;
 	char *p = pages(PAGE);
-	struct hugepin_reg r;
+	struct hp_uring *u = context_of_own();
 
 	if (!u)
 		return;
-	EXPECT_EQ(hp_uring_attach(u, &rings[0]), -EBUSY);
-	EXPECT_EQ(hp_uring_attach(u, &rings[1]), -EBUSY);
-	EXPECT_EQ(io_uring_queue_init(8, &other, IORING_SETUP_SINGLE_ISSUER), 0);
-	EXPECT_EQ(hp_uring_attach(u, &other), -EPERM);
-	struct io_uring closed = { .ring_fd = -1 }; /* only its thread reaches it */
-	EXPECT_EQ(hp_uring_attach(u, &closed), -EPERM);
-	for (int i = 2; i < 18; i++) {
+	for (int i = 0; i < RINGS; i++) {
 		EXPECT_EQ(io_uring_queue_init(1, &rings[i], 0), 0);
-		EXPECT_EQ(hp_uring_attach(u, &rings[i]), i < 17 ? 0 : -ENOSPC);
+		EXPECT_EQ(attach(u, &rings[i], &r[i]), 0);
 	}
-	EXPECT_EQ(reg(u, p, PAGE, &r), 0);
-	EXPECT_EQ(read_fixed(&rings[16], p, r.lkey), PAGE);
+	EXPECT_EQ(reg(u, p, PAGE, &one), 0);
+	for (int i = 0; i < RINGS; i++) {
+		EXPECT_EQ(use(r[i], &one), 0);
+		EXPECT_EQ(read_fixed(&rings[i], p, one.lkey), PAGE);
+	}
+	EXPECT_EQ(pinned(), PAGE);
+	EXPECT_EQ(u->holders[one.lkey - 2], RINGS);
+	backend->close(u);
+	for (int i = 0; i < RINGS; i++)
+		io_uring_queue_exit(&rings[i]);
+	munmap(p, PAGE);
+}
+
+struct with_owner {
+	struct hp_uring *u;
+	struct io_uring ring;
+	hugepin_ring *r;
+	struct hugepin_reg one;
+	char *p;
+};
+
+static void *an_owner(void *arg)
+{
+	struct with_owner *o = arg;
+
+	o->r = attached(o->u, &o->ring, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+	EXPECT_EQ(use(o->r, &o->one), 0);
+	EXPECT_EQ(read_fixed(&o->ring, o->p, o->one.lkey), PAGE);
+	return NULL;
+}
+
+TEST(rings_with_owners_share_them_and_each_is_changed_by_its_owner)
+{
+	struct with_owner o[3];
+	struct hugepin_reg one, two;
+	char *p = pages(2 * PAGE);
+	struct hp_uring *u = context_of_own();
+
+	if (!u)
+		return;
+	EXPECT_EQ(reg(u, p, PAGE, &one), 0);
+	for (int i = 0; i < 3; i++) {
+		o[i] = (struct with_owner){ .u = u, .one = one, .p = p };
+		in_thread(an_owner, &o[i]);
+	}
+	EXPECT_EQ(pinned(), PAGE);
+	EXPECT_EQ(reg(u, p + PAGE, PAGE, &two), 0);
+	EXPECT_EQ(use(o[0].r, &two), -EPERM);
+	EXPECT_EQ(use(o[0].r, &one), 0); /* it has a copy, and any thread may ask */
+	EXPECT_EQ(backend->dereg(u, &one), 0);
+	EXPECT_EQ(hp_attached_use(o[0].r, NULL), -EPERM);
+	EXPECT_EQ(hp_attached_end(o[0].r), -EPERM);
+	EXPECT_EQ(u->holders[one.lkey - 2], 3);
+	backend->close(u);
+	for (int i = 0; i < 3; i++)
+		io_uring_queue_exit(&o[i].ring);
+	munmap(p, 2 * PAGE);
+}
+
+TEST(a_ring_with_a_table_or_another_owner_is_not_attached)
+{
+	struct io_uring own, tabled, other;
+	hugepin_ring *r;
+	char *p = pages(PAGE);
+	struct hp_uring *u = context_of_own();
+
+	if (!u)
+		return;
+	backend->close(u);
+	EXPECT_EQ(io_uring_queue_init(8, &own, IORING_SETUP_SINGLE_ISSUER), 0);
+	EXPECT_EQ(io_uring_queue_init(8, &tabled, 0), 0);
+	EXPECT_EQ(io_uring_queue_init(8, &other, 0), 0);
+	EXPECT_EQ(io_uring_register_buffers_sparse(&tabled, 8), 0);
+	u = context(&own, 0, 4); /* the domain's ring has an owner: this thread */
+	EXPECT_EQ(attach(u, &tabled, &r), -EBUSY);
+	EXPECT_EQ(attach(u, &own, &r), -EBUSY);
+	EXPECT_EQ(hp_attached_begin((r = hp_attached_new(u, NULL)), 1 << 20, 0), -EBADF);
+	hp_attached_delete(r);
+	EXPECT_EQ(hp_attached_begin((r = hp_attached_new(u, NULL)), STDOUT_FILENO, 0), -EOPNOTSUPP);
+	hp_attached_delete(r);
+	EXPECT(LIST_EMPTY(&u->attached));
+	EXPECT_EQ(attach(u, &other, &r), 0);
+	backend->close(u);
+	io_uring_queue_exit(&own);
+	io_uring_queue_exit(&tabled);
 	io_uring_queue_exit(&other);
-	close_all(u, rings, 18);
 	munmap(p, PAGE);
 }
 
 TEST(a_ring_whose_descriptor_is_closed_is_cloned_by_its_owner)
 {
 	struct io_uring closed, other, late;
-	struct hugepin_reg r;
-	struct hp_uring *u = NULL;
+	struct hugepin_reg one;
 	char *p = pages(PAGE);
-	bool made;
+	struct hp_uring *u = context_of_own();
+	hugepin_ring *r[2];
 
-	if (!ring_open(&closed, 0) || !ring_open(&other, 0) || !ring_open(&late, 0))
+	if (!u)
 		return;
+	backend->close(u);
+	for (struct io_uring *const *ring = (struct io_uring *[]){ &closed, &other, &late, NULL }; *ring; ring++)
+		EXPECT_EQ(io_uring_queue_init(8, *ring, 0), 0);
 	close_descriptor(&closed);
 	close_descriptor(&late);
-	int err = hp_uring_new(&closed, 0, 4, &u, &made);
-	err = err ? err : hp_uring_attach(u, &other);
-	err = err ? err : hp_uring_attach(u, &late);
-	if (err == -EINVAL || err == -EOPNOTSUPP) {
-		snprintf(t_skip_reason, sizeof t_skip_reason, "the kernel does not clone single slots");
-	} else if (EXPECT_EQ(err, 0)) {
-		EXPECT_EQ(reg(u, p, PAGE, &r), 0);
-		EXPECT_EQ(read_fixed(&other, p, r.lkey), PAGE);
-		EXPECT_EQ(read_fixed(&late, p, r.lkey), PAGE);
-		EXPECT_EQ(backend->dereg(u, &r), 0);
-	}
-	if (u)
-		backend->close(u);
+	u = context(&closed, 0, 4);
+	EXPECT_EQ(attach(u, &other, &r[0]), 0);
+	EXPECT_EQ(attach(u, &late, &r[1]), 0);
+	EXPECT_EQ(reg(u, p, PAGE, &one), 0);
+	EXPECT_EQ(use(r[0], &one), 0);
+	EXPECT_EQ(use(r[1], &one), 0);
+	EXPECT_EQ(read_fixed(&other, p, one.lkey), PAGE);
+	EXPECT_EQ(read_fixed(&late, p, one.lkey), PAGE);
+	backend->close(u);
 	io_uring_queue_exit(&closed);
 	io_uring_queue_exit(&other);
 	io_uring_queue_exit(&late);
-	munmap(p, PAGE);
-}
-
-static struct hp_uring *owned;
-
-static void *attach_in_another_thread(void *ring)
-{
-	return (void *)(intptr_t)hp_uring_attach(owned, ring);
-}
-
-TEST(rings_of_one_owner_are_attached_by_their_owner)
-{
-	struct io_uring a, b, plain;
-	struct hugepin_reg r;
-	char *p = pages(PAGE);
-
-	if (!ring_open(&a, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) ||
-	    !ring_open(&b, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) || !ring_open(&plain, 0))
-		return;
-	owned = context(&a, 0, 4);
-	EXPECT_EQ(in_thread(attach_in_another_thread, &plain), -EPERM);
-	int err = hp_uring_attach(owned, &b);
-	if (err == -EOPNOTSUPP) {
-		snprintf(t_skip_reason, sizeof t_skip_reason, "the kernel does not clone single slots");
-	} else {
-		EXPECT_EQ(err, 0);
-		EXPECT_EQ(hp_uring_attach(owned, &plain), 0);
-		EXPECT_EQ(reg(owned, p, PAGE, &r), 0);
-		EXPECT_EQ(read_fixed(&b, p, r.lkey), PAGE);
-		EXPECT_EQ(read_fixed(&plain, p, r.lkey), PAGE);
-	}
-	backend->close(owned);
-	io_uring_queue_exit(&a);
-	io_uring_queue_exit(&b);
-	io_uring_queue_exit(&plain);
 	munmap(p, PAGE);
 }
 

@@ -3,7 +3,7 @@
 #ifndef HUGEPIN_SG_URING_H
 #define HUGEPIN_SG_URING_H
 
-#include <hugepin.h>
+#include <hugepin_uring.h>
 #include <liburing.h>
 
 #ifdef __cplusplus
@@ -25,6 +25,7 @@ struct hugepin_sg_uring_attr {
 	/* Addresses and lengths of pieces that are no multiples of this power of two are copied. For files opened with
 	 * O_DIRECT. Default 1. */
 	uint32_t align;
+	hugepin_ring *ring; /* of the requests, if it is attached to the domain; NULL: the domain's */
 };
 typedef struct hugepin_sg_uring_attr hugepin_sg_uring_attr_t;
 
@@ -46,7 +47,7 @@ int hugepin_sg_uring_open(hugepin_domain *domain, const struct hugepin_sg_uring_
 int hugepin_sg_uring_close(hugepin_sg_uring *);
 
 /* Fill an entry that io_uring_get_sqe returned, as liburing's io_uring_prep_readv and io_uring_prep_writev do. Set
- * flags, user_data and the like afterwards. The ring is the domain's, or one of hugepin_uring_attach. iov and the
+ * flags, user_data and the like afterwards. The ring is attr.ring, or else the domain's. iov and the
  * pieces must stay until hugepin_sg_uring_done. Pieces that one registration has become IORING_OP_READ_FIXED or
  * WRITE_FIXED, if they lie one after the other; else READV_FIXED or WRITEV_FIXED (Linux 6.15). Short or unaligned
  * pieces become READ_FIXED or WRITE_FIXED, through a copy. Others become READV or WRITEV. Nothing is registered.

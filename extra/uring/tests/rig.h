@@ -6,6 +6,7 @@
 
 #include <hugepin_sg_uring.h>
 #include <hugepin_uring.h>
+#include <liburing.h>
 
 #include "live/live.h"
 #include "live/watched.h"

@@ -1,5 +1,7 @@
 /* link: hugepin-uring hugepin uring */
 /* Messages of many pieces on real rings, to and from files. */
+#include <pthread.h>
+
 #include "rig.h"
 
 enum { APART = 4096 };
@@ -430,6 +432,64 @@ TEST(random_messages_arrive)
 	rig_close(&r);
 	hugepin_free(p);
 	free(before);
+}
+
+/* A thread that may not change the ring: what has no copy there yet goes by address. */
+static void *write_elsewhere(void *arg)
+{
+	struct rig *r = arg;
+	struct iovec iov = { malloc(65536), 65536 };
+	struct hugepin_pin pin;
+	struct hugepin_sg_uring_message m;
+	struct io_uring_sqe sqe;
+
+	fill(iov.iov_base, 65536, 9);
+	EXPECT_EQ(hugepin_pin(r->domain, iov.iov_base, 65536, 0, &pin), 0);
+	EXPECT_EQ(hugepin_sg_uring_write(r->s, &sqe, r->fd, &iov, 1, 0, &m), 0);
+	EXPECT_EQ(sqe.opcode, IORING_OP_WRITE);
+	EXPECT_EQ(hugepin_sg_uring_done(r->s, &m, -ECANCELED), 0);
+	EXPECT_EQ(hugepin_unpin(r->domain, &pin), 0);
+	free(iov.iov_base);
+	return NULL;
+}
+
+TEST(messages_of_an_attached_ring_use_its_copies)
+{
+	struct hugepin_sg_uring_attr attr = { .size = sizeof attr };
+	struct rig r = { .fd = memfd_create("messages", MFD_CLOEXEC) };
+	struct hugepin_pin pin;
+	struct iovec whole, iov[4];
+	pthread_t other;
+	char *p;
+	int err = io_uring_queue_init(16, &r.ring, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+
+	if (err == -ENOSYS || err == -EPERM || err == -EINVAL)
+		SKIP("no io_uring with SINGLE_ISSUER and DEFER_TASKRUN: %s", strerror(-err));
+	EXPECT_EQ(hugepin_uring_open_fd(-1, 0, 0, TABLE, NULL, &r.domain), 0);
+	err = hugepin_uring_attach(r.domain, &r.ring, &attr.ring);
+	if (err == -EOPNOTSUPP)
+		SKIP("the kernel does not clone single slots");
+	EXPECT_EQ(err, 0);
+	EXPECT_EQ(hugepin_sg_uring_open(NULL, &attr, &r.s), -EINVAL);
+	EXPECT_EQ(hugepin_sg_uring_open(r.domain, &attr, &r.s), 0);
+	p = hugepin_malloc(MIB);
+	fill(p, MIB, 4);
+	whole = (struct iovec){ p, MIB };
+	EXPECT_EQ(hugepin_pin(r.domain, p, MIB, 0, &pin), 0);
+	EXPECT_EQ(goes(&r, false, &whole, 1, 0, IORING_OP_WRITE_FIXED, false), MIB);
+	EXPECT(has(&r, &whole, 1, 0));
+	const int bytes = lay(iov, 4, p, 2000, 300);
+	EXPECT_EQ(goes(&r, false, iov, 4, 100, IORING_OP_WRITE_FIXED, true), bytes); /* the copies' slot, too */
+	EXPECT(has(&r, iov, 4, 100));
+	EXPECT_EQ(pthread_create(&other, NULL, write_elsewhere, &r), 0);
+	pthread_join(other, NULL);
+	EXPECT_EQ(hugepin_unpin(r.domain, &pin), 0);
+	EXPECT_EQ(hugepin_sg_uring_close(r.s), 0);
+	EXPECT_EQ(hugepin_ring_detach(attr.ring), 0);
+	EXPECT_EQ(hugepin_domain_close(r.domain), 0);
+	io_uring_queue_exit(&r.ring);
+	close(r.fd);
+	hugepin_free(p);
 }
 
 T_MAIN

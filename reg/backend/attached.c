@@ -1,0 +1,233 @@
+/*
+ * Rings that have copies of a domain's slots, which share the pages, so memory is pinned and charged once.
+ *
+ * A copy is made when the ring first needs it (hugepin_ring_use), by the thread that calls, because the kernel takes
+ * changes of a ring with an owner from its owner only. So registering costs the same with any number of rings. For the
+ * same reason a copy of a slot that was deregistered stays until that thread's next call. Until then the slot is not
+ * used again, so an index never means other memory than the pin's.
+ *
+ * Threads: `has` is read without a lock. A bit that is set belongs to the pin in the caller's hand: as long as the bit
+ * is set the slot's memory stays the same, and the pin was made after that memory was registered.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/base.h"
+#include "base/bits.h"
+#include "reg/backend/uring.h"
+#include "reg/domain.h"
+
+/* These came with Linux 6.13. liburing 2.3 lacks them. */
+#define REGISTER_CLONE_BUFFERS 30
+#define CLONE_BY_INDEX 1u /* IORING_REGISTER_SRC_REGISTERED */
+#define CLONE_INTO_TABLE 2u /* IORING_REGISTER_DST_REPLACE */
+struct clone_buffers {
+	uint32_t src_fd, flags, src_off, dst_off, nr, pad[3];
+};
+
+struct hugepin_ring {
+	LIST_ENTRY(hugepin_ring) all;
+	hugepin_domain *domain;
+	struct hp_uring *u;
+	struct hp_ring ring;
+	/* The domain's outlived_count up to which this ring has cleared its copies. relaxed: as that. */
+	_Atomic uint64_t cleared;
+	_Atomic uint64_t has[]; /* bit i: the ring has a copy of slot slot0 + i; changed with the lock */
+};
+
+/* acquire: the caller may use the index at once; pairs with hp_attached_use(). */
+static inline bool has_slot(const hugepin_ring *r, size_t i)
+{
+	return atomic_load_explicit(&r->has[i >> 6], memory_order_acquire) >> (i & 63) & 1;
+}
+
+/* Clone slot slot0 + i of the domain's ring. 0 or -errno. */
+static int copy_slot(const hugepin_ring *r, size_t i)
+{
+	const struct hp_uring *u = r->u;
+	struct clone_buffers c = {
+		.src_fd = (uint32_t)hp_ring_number(&u->ring),
+		.flags = CLONE_INTO_TABLE | (u->ring.by ? CLONE_BY_INDEX : 0),
+		.src_off = u->slot0 + (uint32_t)i,
+		.dst_off = u->slot0 + (uint32_t)i,
+		.nr = 1,
+	};
+	int err = hp_ring_register(&r->ring, REGISTER_CLONE_BUFFERS, &c, 1);
+
+	return err == -EEXIST ? -EPERM : err;
+}
+
+static void drop_copy(hugepin_ring *r, size_t i)
+{
+	struct hp_uring *u = r->u;
+
+	/* relaxed: who has a pin of the slot's next memory got it after this, by the lock */
+	atomic_fetch_and_explicit(&r->has[i >> 6], ~(UINT64_C(1) << (i & 63)), memory_order_relaxed);
+	if (--u->holders[i] || !hp_bit(u->outlived, i))
+		return;
+	hp_bit_clear(u->outlived, i);
+	hp_bit_clear(u->used, i);
+}
+
+/* With the lock: none of the ring's copies outlives its registration. */
+static void note_cleared(hugepin_ring *r)
+{
+	atomic_store_explicit(&r->cleared, atomic_load_explicit(&r->u->outlived_count, memory_order_relaxed),
+			      memory_order_relaxed);
+}
+
+void hp_attached_outlive(struct hp_uring *u, unsigned i)
+{
+	hp_bit_set(u->outlived, i);
+	atomic_fetch_add_explicit(&u->outlived_count, 1, memory_order_relaxed);
+}
+
+hugepin_ring *hp_attached_new(struct hp_uring *u, hugepin_domain *d)
+{
+	hugepin_ring *r = calloc(1, sizeof *r + (u->slots + 63) / 64 * sizeof *r->has);
+
+	if (!r)
+		return NULL;
+	r->domain = d;
+	r->u = u;
+	r->ring.kept = (struct hp_kept)HP_KEPT_NONE;
+	return r;
+}
+
+void hp_attached_delete(hugepin_ring *r)
+{
+	if (r)
+		hp_ring_drop(&r->ring);
+	free(r);
+}
+
+int hp_attached_begin(hugepin_ring *r, int fd, unsigned flags)
+{
+	struct hp_uring *u = r->u;
+	struct io_uring_rsrc_register table = { .nr = u->slot0 + u->slots, .flags = IORING_RSRC_REGISTER_SPARSE };
+	int err = hp_ring_keep(fd, flags, &r->ring);
+
+	if (!err)
+		err = hp_ring_register(&r->ring, IORING_REGISTER_BUFFERS2, &table, sizeof table);
+	if (err < 0)
+		return err == -EINVAL ? -EOPNOTSUPP : err == -EEXIST ? -EPERM : err;
+	err = copy_slot(r, 0); /* can it? */
+	if (err >= 0)
+		err = hp_ring_set(&r->ring, u->slot0, NULL, 0);
+	if (err < 0) {
+		hp_ring_register(&r->ring, IORING_UNREGISTER_BUFFERS, NULL, 0);
+		return err == -EINVAL ? -EOPNOTSUPP : err;
+	}
+	note_cleared(r);
+	LIST_INSERT_HEAD(&u->attached, r, all);
+	return 0;
+}
+
+static bool is_cleared(const hugepin_ring *r)
+{
+	return atomic_load_explicit(&r->cleared, memory_order_relaxed) ==
+	       atomic_load_explicit(&r->u->outlived_count, memory_order_relaxed);
+}
+
+/* Clear the copies of slots that were deregistered. 0 or -errno. */
+static int clear_outlived(hugepin_ring *r)
+{
+	const struct hp_uring *u = r->u;
+	size_t i = 0;
+
+	if (is_cleared(r))
+		return 0;
+	for (; (i = hp_bits_find(u->outlived, i, u->slots, true)) < u->slots; i++) {
+		int err;
+
+		if (!has_slot(r, i))
+			continue;
+		err = hp_ring_set(&r->ring, u->slot0 + (unsigned)i, NULL, 0);
+		if (err)
+			return err == -EEXIST ? -EPERM : err;
+		drop_copy(r, i);
+	}
+	note_cleared(r);
+	return 0;
+}
+
+int hp_attached_use(hugepin_ring *r, const struct hugepin_pin *pin)
+{
+	struct hp_uring *u = r->u;
+	size_t i;
+	int err = clear_outlived(r);
+
+	if (err || !pin)
+		return err;
+	i = pin->lkey - u->slot0;
+	if (i >= u->slots || !hp_bit(u->used, i) || hp_bit(u->outlived, i))
+		return -EINVAL;
+	if (has_slot(r, i))
+		return 0;
+	err = copy_slot(r, i);
+	if (err < 0)
+		return err;
+	u->holders[i]++;
+	/* release: pairs with has_slot() */
+	atomic_fetch_or_explicit(&r->has[i >> 6], UINT64_C(1) << (i & 63), memory_order_release);
+	return 0;
+}
+
+int hp_attached_end(hugepin_ring *r)
+{
+	const struct hp_uring *u = r->u;
+	int err = hp_ring_register(&r->ring, IORING_UNREGISTER_BUFFERS, NULL, 0);
+
+	if (err == -EEXIST)
+		return -EPERM;
+	for (size_t i = 0; i < u->slots; i++)
+		if (has_slot(r, i))
+			drop_copy(r, i);
+	LIST_REMOVE(r, all);
+	return 0;
+}
+
+void hp_attached_forget(struct hp_uring *u)
+{
+	hugepin_ring *r;
+
+	while ((r = LIST_FIRST(&u->attached))) {
+		LIST_REMOVE(r, all);
+		hp_attached_delete(r);
+	}
+}
+
+/* ------------------------------------------------------------------ the calls */
+
+int hugepin_ring_use(hugepin_ring *r, const struct hugepin_pin *pin)
+{
+	int err;
+
+	if (!r)
+		return -EINVAL;
+	if (HP_LIKELY(pin && pin->lkey - r->u->slot0 < r->u->slots && has_slot(r, pin->lkey - r->u->slot0) &&
+		      is_cleared(r)))
+		return 0;
+	if (!hp_domain_mine(r->domain))
+		return -ESTALE;
+	hp_domain_lock(r->domain);
+	err = hp_attached_use(r, pin);
+	hp_domain_unlock(r->domain);
+	return err;
+}
+
+int hugepin_ring_detach(hugepin_ring *r)
+{
+	int err;
+
+	if (!r)
+		return -EINVAL;
+	if (!hp_domain_mine(r->domain))
+		return -ESTALE;
+	hp_domain_lock(r->domain);
+	err = hp_attached_end(r);
+	hp_domain_unlock(r->domain);
+	if (!err)
+		hp_attached_delete(r);
+	return err;
+}
