@@ -17,13 +17,13 @@ struct io_uring; /* of liburing, which only hugepin_uring_open and hugepin_uring
 /* Open a domain that registers buffers with the ring of a descriptor, in the slots [slot0, slot0 + slots) of its buffer
  * table. flags: those that the ring was set up with (IORING_SETUP_*), because some give it an owner; and
  * HUGEPIN_URING_BY_INDEX if fd is an index of io_uring_register_ring_fd(3), which only this thread has. fd -1: a ring of
- * the library's own, which serves registrations alone, for rings that are attached to it.
- * If the ring has no table, this registers a sparse one of that length. The table stays with the ring when the domain is
- * closed. A pin's lkey is the buffer index for io_uring_prep_read_fixed() and io_uring_prep_write_fixed(). A
+ * the library's own, which serves registrations alone, for rings that are attached to it; flags mean nothing then.
+ * If the ring has no table, this registers a sparse one of that length. The table stays with the ring when the domain
+ * is closed. A pin's lkey is the buffer index for io_uring_prep_read_fixed() and io_uring_prep_write_fixed(). A
  * registration has at most 1 GiB. The kernel pins for writing, so read-only memory cannot be registered. attr may be
  * NULL.
- * The domain keeps a duplicate of the descriptor. Nobody else may touch these slots: a slot that is already in use looks
- * like a free one.
+ * The domain keeps a duplicate of the descriptor. Nobody else may touch these slots: a slot that is already in use
+ * looks like a free one.
  * A ring with IORING_SETUP_SINGLE_ISSUER or IORING_SETUP_DEFER_TASKRUN takes registrations only from its owner, and so
  * does one that is known by its index. Call this on the thread that owns the ring. Other threads then get hits, and
  * -EPERM for memory that is not registered. With fd -1 every thread may register, and hugepin_pin_try works.
@@ -44,8 +44,8 @@ typedef struct hugepin_ring hugepin_ring;
 /* Attach a further ring, so that the domain's indexes are valid there, too: after hugepin_ring_use. The kernel clones
  * the slots, so memory is pinned and charged once. Any number of rings may be attached.
  * The ring must have no buffer table of its own. It must have been set up with the same user and privilege as the
- * domain's. Call this, hugepin_ring_use and hugepin_ring_detach on the ring's owner, if it has one; and on the owner of
- * the domain's ring, if that has one.
+ * domain's. If the ring has an owner, that thread calls this, hugepin_ring_use and hugepin_ring_detach; and if the
+ * domain's ring has one, the same thread.
  * -EOPNOTSUPP: the kernel cannot clone single slots (before 6.13), or not between these rings. -EBUSY: the ring has a
  * table. -EINVAL: NULL, fd below 0, or not an io_uring domain. -EBADF: no descriptor. -EPERM: another thread owns one of
  * the rings. -ENOMEM. -ESTALE: the domain is the parent process's. May block. */
@@ -53,16 +53,18 @@ int hugepin_uring_attach_fd(hugepin_domain *, int fd, unsigned flags, hugepin_ri
 int hugepin_uring_attach(hugepin_domain *, struct io_uring *ring, hugepin_ring **ret_);
 
 /* Make the index of a pin of the domain valid in this ring: before the request that names it, while the pin is out. A
- * few instructions if it is valid already; otherwise the kernel clones the slot. What was deregistered meanwhile is
- * cleared in this ring, and its memory is unpinned when the last ring has done so: a thread that pins nothing for long
- * calls this with pin NULL, which does that alone.
+ * few instructions if it is valid already; otherwise the kernel clones the slot, and the call may wait for another
+ * thread that registers. What was deregistered meanwhile is cleared in this ring. Its slot is not used again, and its
+ * memory stays pinned beyond the budget, until the last ring has done so: a thread that pins nothing for long, and one
+ * whose pin failed for want of room, calls this with pin NULL, which does that alone.
  * 0. -EINVAL: NULL, or the pin is none of the domain's. -EPERM: another thread owns the ring. -ENOMEM. -ESTALE: the
- * domain is the parent process's. Or an error of io_uring_register(2), -EBADF after the ring was closed. */
+ * domain is the parent process's; only for what is not valid already. Or an error of io_uring_register(2). */
 int hugepin_ring_use(hugepin_ring *, const struct hugepin_pin *pin);
 
 /* The ring is to be closed or used for something else: its buffer table is removed, and *ring freed. Requests under way
- * keep their memory. hugepin_domain_close frees it, too; the ring then keeps its table.
- * 0. -EINVAL: NULL. -EPERM: another thread owns the ring. -ESTALE: as above. */
+ * keep their memory. Call this before the ring is closed. hugepin_domain_close frees *ring, too; the ring then keeps its
+ * table.
+ * 0. -EINVAL: NULL. -EPERM: another thread owns the ring, and has not ended. -ESTALE: the domain is the parent's. */
 int hugepin_ring_detach(hugepin_ring *);
 
 #ifdef __GNUC__

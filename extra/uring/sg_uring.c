@@ -247,8 +247,8 @@ int hugepin_sg_uring_open(hugepin_domain *domain, const struct hugepin_sg_uring_
 	hugepin_sg_uring *s;
 	int err = 0;
 
-	if (!ret_ || a.size != sizeof a || (a.ring && !domain) || a.copies > COPIES_MAX || a.copy_len > COPY_LEN_MAX || a.align > COPY_ALIGN ||
-	    a.align & (a.align - 1))
+	if (!ret_ || a.size != sizeof a || (a.ring && !domain) || a.copies > COPIES_MAX || a.copy_len > COPY_LEN_MAX ||
+	    a.align > COPY_ALIGN || a.align & (a.align - 1))
 		return -EINVAL;
 	a.copies = a.copies ? a.copies : COPIES;
 	a.copy_len = a.copy_len ? (a.copy_len + COPY_ALIGN - 1) / COPY_ALIGN * COPY_ALIGN : COPY_LEN;

@@ -3,8 +3,9 @@
  *
  * A copy is made when the ring first needs it (hugepin_ring_use), by the thread that calls, because the kernel takes
  * changes of a ring with an owner from its owner only. So registering costs the same with any number of rings. For the
- * same reason a copy of a slot that was deregistered stays until that thread's next call. Until then the slot is not
- * used again, so an index never means other memory than the pin's.
+ * same reason a copy of a slot that was deregistered stays until that thread's next call, or until there is no room
+ * left and the thread that registers may change the ring. Until then the slot is not used again, so an index never
+ * means other memory than the pin's.
  *
  * Threads: `has` is read without a lock. A bit that is set belongs to the pin in the caller's hand: as long as the bit
  * is set the slot's memory stays the same, and the pin was made after that memory was registered.
@@ -14,6 +15,7 @@
 
 #include "base/base.h"
 #include "base/bits.h"
+#include "base/sys.h"
 #include "reg/backend/uring.h"
 #include "reg/domain.h"
 
@@ -30,6 +32,8 @@ struct hugepin_ring {
 	hugepin_domain *domain;
 	struct hp_uring *u;
 	struct hp_ring ring;
+	uint64_t ref; /* the domain's, which the refs of its pins begin with */
+	pid_t tid; /* of the thread that attached the ring: its owner, if it has one */
 	/* The domain's outlived_count up to which this ring has cleared its copies. relaxed: as that. */
 	_Atomic uint64_t cleared;
 	_Atomic uint64_t has[]; /* bit i: the ring has a copy of slot slot0 + i; changed with the lock */
@@ -41,7 +45,7 @@ static inline bool has_slot(const hugepin_ring *r, size_t i)
 	return atomic_load_explicit(&r->has[i >> 6], memory_order_acquire) >> (i & 63) & 1;
 }
 
-/* Clone slot slot0 + i of the domain's ring. 0 or -errno. */
+/* Clone slot slot0 + i of the domain's ring. 0 or -errno. -EPERM: another thread owns one of the rings. */
 static int copy_slot(const hugepin_ring *r, size_t i)
 {
 	const struct hp_uring *u = r->u;
@@ -52,8 +56,11 @@ static int copy_slot(const hugepin_ring *r, size_t i)
 		.dst_off = u->slot0 + (uint32_t)i,
 		.nr = 1,
 	};
-	int err = hp_ring_register(&r->ring, REGISTER_CLONE_BUFFERS, &c, 1);
+	int err;
 
+	if (u->ring.by && u->ring.by != hp_tid()) /* here its index means another ring, or none */
+		return -EPERM;
+	err = hp_ring_register(&r->ring, REGISTER_CLONE_BUFFERS, &c, 1);
 	return err == -EEXIST ? -EPERM : err;
 }
 
@@ -67,6 +74,7 @@ static void drop_copy(hugepin_ring *r, size_t i)
 		return;
 	hp_bit_clear(u->outlived, i);
 	hp_bit_clear(u->used, i);
+	u->outlived_now--;
 }
 
 /* With the lock: none of the ring's copies outlives its registration. */
@@ -79,6 +87,7 @@ static void note_cleared(hugepin_ring *r)
 void hp_attached_outlive(struct hp_uring *u, unsigned i)
 {
 	hp_bit_set(u->outlived, i);
+	u->outlived_now++;
 	atomic_fetch_add_explicit(&u->outlived_count, 1, memory_order_relaxed);
 }
 
@@ -90,6 +99,7 @@ hugepin_ring *hp_attached_new(struct hp_uring *u, hugepin_domain *d)
 		return NULL;
 	r->domain = d;
 	r->u = u;
+	r->ref = d ? d->ref : 0;
 	r->ring.kept = (struct hp_kept)HP_KEPT_NONE;
 	return r;
 }
@@ -118,6 +128,7 @@ int hp_attached_begin(hugepin_ring *r, int fd, unsigned flags)
 		hp_ring_register(&r->ring, IORING_UNREGISTER_BUFFERS, NULL, 0);
 		return err == -EINVAL ? -EOPNOTSUPP : err;
 	}
+	r->tid = hp_tid();
 	note_cleared(r);
 	LIST_INSERT_HEAD(&u->attached, r, all);
 	return 0;
@@ -133,22 +144,40 @@ static bool is_cleared(const hugepin_ring *r)
 static int clear_outlived(hugepin_ring *r)
 {
 	const struct hp_uring *u = r->u;
-	size_t i = 0;
 
 	if (is_cleared(r))
 		return 0;
-	for (; (i = hp_bits_find(u->outlived, i, u->slots, true)) < u->slots; i++) {
-		int err;
+	for (size_t w = 0; w < (u->slots + 63) / 64; w++) {
+		/* relaxed: changed with the lock */
+		uint64_t both = u->outlived[w] & atomic_load_explicit(&r->has[w], memory_order_relaxed);
 
-		if (!has_slot(r, i))
-			continue;
-		err = hp_ring_set(&r->ring, u->slot0 + (unsigned)i, NULL, 0);
-		if (err)
-			return err == -EEXIST ? -EPERM : err;
-		drop_copy(r, i);
+		for (; both; both &= both - 1) {
+			const size_t i = w * 64 + (size_t)__builtin_ctzll(both);
+			int err = hp_ring_set(&r->ring, u->slot0 + (unsigned)i, NULL, 0);
+
+			if (err)
+				return err == -EEXIST ? -EPERM : err;
+			drop_copy(r, i);
+		}
 	}
 	note_cleared(r);
 	return 0;
+}
+
+bool hp_attached_make_room(struct hp_uring *u)
+{
+	const uint32_t before = u->outlived_now;
+	hugepin_ring *r;
+
+	if (before)
+		LIST_FOREACH(r, &u->attached, all)
+			clear_outlived(r);
+	return u->outlived_now < before;
+}
+
+static inline bool is_of_domain(const hugepin_ring *r, const struct hugepin_pin *pin)
+{
+	return !((pin->ref ^ r->ref) >> 32);
 }
 
 int hp_attached_use(hugepin_ring *r, const struct hugepin_pin *pin)
@@ -160,7 +189,7 @@ int hp_attached_use(hugepin_ring *r, const struct hugepin_pin *pin)
 	if (err || !pin)
 		return err;
 	i = pin->lkey - u->slot0;
-	if (i >= u->slots || !hp_bit(u->used, i) || hp_bit(u->outlived, i))
+	if (!is_of_domain(r, pin) || i >= u->slots || !hp_bit(u->used, i) || hp_bit(u->outlived, i))
 		return -EINVAL;
 	if (has_slot(r, i))
 		return 0;
@@ -178,7 +207,8 @@ int hp_attached_end(hugepin_ring *r)
 	const struct hp_uring *u = r->u;
 	int err = hp_ring_register(&r->ring, IORING_UNREGISTER_BUFFERS, NULL, 0);
 
-	if (err == -EEXIST)
+	/* A ring whose owner has ended is changed by nobody any more, and used by nobody. */
+	if (err == -EEXIST && hp_sys(SYS_tgkill, hp_pid(), r->tid, 0) != -ESRCH)
 		return -EPERM;
 	for (size_t i = 0; i < u->slots; i++)
 		if (has_slot(r, i))
@@ -205,8 +235,8 @@ int hugepin_ring_use(hugepin_ring *r, const struct hugepin_pin *pin)
 
 	if (!r)
 		return -EINVAL;
-	if (HP_LIKELY(pin && pin->lkey - r->u->slot0 < r->u->slots && has_slot(r, pin->lkey - r->u->slot0) &&
-		      is_cleared(r)))
+	if (HP_LIKELY(is_cleared(r) && (!pin || (is_of_domain(r, pin) && pin->lkey - r->u->slot0 < r->u->slots &&
+						 has_slot(r, pin->lkey - r->u->slot0)))))
 		return 0;
 	if (!hp_domain_mine(r->domain))
 		return -ESTALE;

@@ -14,7 +14,7 @@ int hp_ring_keep(int fd, unsigned flags, struct hp_ring *ret_)
 	int copy;
 
 	ret_->number = fd;
-	ret_->by = flags & HUGEPIN_URING_BY_INDEX ? hp_tid() : 0;
+	ret_->by = hp_ring_by_index(flags) ? hp_tid() : 0;
 	if (ret_->by)
 		return 0;
 	copy = (int)hp_sys(SYS_fcntl, fd, F_DUPFD_CLOEXEC, 0);

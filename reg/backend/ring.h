@@ -14,7 +14,7 @@
 struct hp_ring {
 	int number; /* the program's own: its descriptor, or the index of its registration */
 	/* A duplicate of the ring's descriptor, because the program may close its own. A child of fork has it, too, so
-	 * the ring and what it pins outlive the parent's until the child closes the domain, calls exec or ends. */
+	 * the ring and what it pins outlive the parent's until the child calls exec or ends. */
 	struct hp_kept kept;
 	/* Not 0: the ring is known by the index of its registration (io_uring_register_ring_fd(3)), which this thread
 	 * alone has. With other threads the same index may mean a ring of theirs. */
@@ -39,6 +39,13 @@ int hp_ring_set(const struct hp_ring *ring, unsigned slot, void *addr, size_t le
 
 /* Make sure that the ring has a table with slots up to `end`. *ret_made: the table was made now. 0 or -errno. */
 int hp_ring_table(const struct hp_ring *ring, unsigned end, bool *ret_made);
+
+/* Whether a ring of these flags is known by the index of its registration. IORING_SETUP_REGISTERED_FD_ONLY, of Linux
+ * 6.5, which liburing 2.3 lacks: it never had a descriptor. */
+static inline bool hp_ring_by_index(unsigned flags)
+{
+	return flags & (HUGEPIN_URING_BY_INDEX | 1u << 15);
+}
 
 /* liburing's ring as hugepin_uring_open_fd() takes it. */
 static inline int hp_ring_fd(const struct io_uring *ring)

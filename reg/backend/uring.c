@@ -24,27 +24,40 @@
 #include "reg/backend/uring.h"
 #include "reg/domain.h"
 
-enum { SLOTS_MAX = 16384 };
+enum {
+	SLOTS_MAX = 16384,
+	OUTLIVED_PART = 8, /* of the slots, one part may wait for rings whose owners sleep */
+};
 #define LEN_MAX ((size_t)1 << 30)
 
 /* ------------------------------------------------------------------ the backend */
 
-static int uring_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+/* Fill a free slot. */
+static int fill_slot(struct hp_uring *u, void *addr, size_t len, struct hugepin_reg *ret_)
 {
-	struct hp_uring *u = ctx;
 	size_t i = hp_bits_find(u->used, 0, u->slots, false);
 	unsigned slot = u->slot0 + (unsigned)i;
-	int err;
+	int err = i == u->slots ? -ENOMEM : hp_ring_set(&u->ring, slot, addr, len);
 
-	(void)access; /* the kernel always pins for writing */
-	if (i == u->slots)
-		return -ENOMEM;
-	err = hp_ring_set(&u->ring, slot, addr, len);
 	if (err < 0)
 		return err;
 	hp_bit_set(u->used, i);
 	*ret_ = (struct hugepin_reg){ .lkey = slot };
 	return 0;
+}
+
+/* Copies in attached rings keep the slots and the memory of evicted regions. If there is no room, clear those that this
+ * thread may clear. If too many are left, -ENOBUFS keeps the domain from evicting more, which would make no room
+ * either. */
+static int uring_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+{
+	struct hp_uring *u = ctx;
+	int err = fill_slot(u, addr, len, ret_);
+
+	(void)access; /* the kernel always pins for writing */
+	if (err == -ENOMEM && hp_attached_make_room(u))
+		err = fill_slot(u, addr, len, ret_);
+	return err == -ENOMEM && u->outlived_now > u->slots / OUTLIVED_PART ? -ENOBUFS : err;
 }
 
 /* A slot that could not be cleared may be used again, because filling it drops its old pages. */
@@ -95,7 +108,8 @@ static void uring_close(void *ctx)
 {
 	struct hp_uring *u = ctx;
 
-	hp_attached_forget(u);
+	if (u->pid == hp_pid())
+		hp_attached_forget(u);
 	hp_ring_drop(&u->ring);
 	free(u->holders);
 	free(u);
@@ -120,7 +134,7 @@ static int ring_make(void)
 
 static bool has_owner(unsigned flags)
 {
-	return flags & (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | HUGEPIN_URING_BY_INDEX);
+	return flags & (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) || hp_ring_by_index(flags);
 }
 
 int hp_uring_new(int fd, unsigned flags, unsigned slot0, unsigned slots, struct hp_uring **ret_, bool *ret_made)
@@ -134,10 +148,12 @@ int hp_uring_new(int fd, unsigned flags, unsigned slot0, unsigned slots, struct 
 	u = calloc(1, sizeof *u + 2 * words * sizeof *u->used);
 	if (!u)
 		return -ENOMEM;
+	u->pid = hp_pid();
 	u->ring.kept = (struct hp_kept)HP_KEPT_NONE;
 	u->outlived = u->used + words;
 	u->holders = calloc(slots, sizeof *u->holders);
 	err = u->holders ? 0 : -ENOMEM;
+	flags = fd < 0 ? 0 : flags;
 	if (!err && fd < 0)
 		err = own = ring_make();
 	if (err >= 0)
@@ -171,7 +187,7 @@ int hugepin_uring_open_fd(int fd, unsigned flags, unsigned slot0, unsigned slots
 		if (err == -EINVAL) /* only this error leaves ctx to the caller */
 			uring_close(u);
 		if (err < 0 && made && fd >= 0)
-			hp_ring_call(fd, flags & HUGEPIN_URING_BY_INDEX, IORING_UNREGISTER_BUFFERS, NULL, 0);
+			hp_ring_call(fd, hp_ring_by_index(flags), IORING_UNREGISTER_BUFFERS, NULL, 0);
 	}
 	errno = saved_errno;
 	return err;

@@ -14,17 +14,20 @@
 struct hp_uring {
 	struct hp_ring ring; /* where memory is registered */
 	unsigned slot0, slots;
+	pid_t pid; /* of the process that opened it; in a child, the list of rings may be half changed */
 	pid_t owner; /* the thread that alone may register, if the ring has an owner; 0: any thread */
 	LIST_HEAD(, hugepin_ring) attached;
 	/* How often a slot was deregistered of which a ring had a copy. relaxed: a ring that has seen fewer looks again
 	 * with the lock. */
 	_Atomic uint64_t outlived_count;
 	uint32_t *holders; /* of each slot: the rings that have a copy */
-	uint64_t *outlived; /* bit i: slot slot0 + i is deregistered, but a ring has a copy; `used`, too, is set */
+	uint32_t outlived_now; /* bits that are set in `outlived` */
+	/* Bit i: slot slot0 + i is deregistered, but a ring has a copy. Its bit in `used` is set, too. */
+	uint64_t *outlived;
 	uint64_t used[]; /* bit i: slot slot0 + i is registered, or was and has copies */
 };
 
-/* ------------------------------------------------------------------ attached.c; with the domain's lock, but new and delete */
+/* ------------------------------------------------------------------ attached.c; all but new and delete with the lock */
 
 /* A ring that is not attached yet; NULL: no memory. */
 hugepin_ring *hp_attached_new(struct hp_uring *u, hugepin_domain *d);
@@ -37,6 +40,9 @@ int hp_attached_end(hugepin_ring *r);
 
 /* Slot slot0 + i is deregistered while rings have copies: it is not used again before the last has cleared its own. */
 void hp_attached_outlive(struct hp_uring *u, unsigned i);
+
+/* Clear what copies of deregistered slots this thread may clear. Whether there were any. */
+bool hp_attached_make_room(struct hp_uring *u);
 
 /* Delete all attached rings, which keep their copies. */
 void hp_attached_forget(struct hp_uring *u);

@@ -305,8 +305,8 @@ TEST(a_domain_has_a_ring_of_its_own_if_none_is_given)
 	hugepin_free(p);
 }
 
-/* Threads with rings that only they may change share a domain that has fewer slots than there are buffers. Each reads its
- * own numbers into its buffers, by index, and takes memory away and maps it anew. */
+/* Threads with rings that only they may change share a domain that has fewer slots than there are buffers. Each reads
+ * its own numbers into its buffers, by index, and takes memory away and maps it anew. */
 enum { LOOPS = 4, LOOP_BUFFERS = 6, LOOP_ROUNDS = 3000, LOOP_BYTES = 16384 };
 
 struct loop {
@@ -318,7 +318,8 @@ struct loop {
 
 static char *map_loop_buffer(char *at)
 {
-	char *p = mmap(at, LOOP_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED : 0), -1, 0);
+	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED : 0);
+	char *p = mmap(at, LOOP_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
 
 	EXPECT(p != MAP_FAILED);
 	return p;
@@ -354,7 +355,8 @@ static void *loop(void *arg)
 		}
 		EXPECT_EQ(hugepin_ring_use(r, &pin), 0);
 		EXPECT_EQ(pwrite(l->file, wrote, sizeof wrote, 0), sizeof wrote);
-		io_uring_prep_read_fixed(io_uring_get_sqe(&ring), l->file, buffer[i] + round % 1000, sizeof wrote, 0, (int)pin.lkey);
+		io_uring_prep_read_fixed(io_uring_get_sqe(&ring), l->file, buffer[i] + round % 1000, sizeof wrote, 0,
+					 (int)pin.lkey);
 		EXPECT_EQ(io_uring_submit(&ring), 1);
 		EXPECT_EQ(ring_result(&ring), sizeof wrote);
 		memcpy(got, buffer[i] + round % 1000, sizeof got);

@@ -450,7 +450,8 @@ TEST(a_ring_with_an_owner_registers_for_its_owner_only)
 
 /* -------------------------------------------------------------------------------------------- attached rings */
 
-/* A context of slots [2, 10) on a ring of its own. NULL: skipped, since the kernel has no io_uring or clones no single slots. */
+/* A context of slots [2, 10) on a ring of its own. NULL: skipped, since the kernel has no io_uring, or clones no single
+ * slots. */
 static struct hp_uring *context_of_own(void)
 {
 	struct io_uring probe;
@@ -567,18 +568,19 @@ TEST(an_index_is_not_used_again_while_a_ring_has_a_copy)
 		EXPECT_EQ(reg(u, p + PAGE, PAGE, &regs[i]), 0);
 		EXPECT(regs[i].lkey != one.lkey);
 	}
-	EXPECT_EQ(reg(u, p, PAGE, &none), -ENOMEM);
 	EXPECT_EQ(read_fixed(&rings[1], p, one.lkey), PAGE); /* the old memory, which is the program's fault */
 	EXPECT_EQ(use(r[0], &regs[0]), 0); /* of another pin: clears its copy, too */
 	EXPECT_EQ(read_fixed(&rings[0], p, one.lkey), -EFAULT);
-	EXPECT_EQ(reg(u, p, PAGE, &none), -ENOMEM);
-	EXPECT_EQ(hp_attached_use(r[1], NULL), 0);
+	EXPECT_EQ(u->outlived_now, 1);
+	/* There is no other slot, and this thread may change the ring. */
 	EXPECT_EQ(reg(u, p + 2 * PAGE, PAGE, &regs[7]), 0);
 	EXPECT_EQ(regs[7].lkey, one.lkey);
+	EXPECT_EQ(u->outlived_now, 0);
 	EXPECT_EQ(read_fixed(&rings[1], p + 2 * PAGE, one.lkey), -EFAULT); /* before it is used here */
 	EXPECT_EQ(use(r[1], &regs[7]), 0);
 	EXPECT_EQ(read_fixed(&rings[1], p + 2 * PAGE, one.lkey), PAGE);
 	EXPECT_EQ(read_fixed(&rings[1], p, one.lkey), -EFAULT);
+	EXPECT_EQ(reg(u, p, PAGE, &none), -ENOMEM);
 	backend->close(u);
 	for (int i = 0; i < 2; i++)
 		io_uring_queue_exit(&rings[i]);
@@ -706,8 +708,11 @@ struct with_owner {
 	hugepin_ring *r;
 	struct hugepin_reg one;
 	char *p;
+	pthread_t thread;
+	pthread_barrier_t at; /* with the test */
 };
 
+/* Uses the registration, and stays until the test has passed the barrier twice. */
 static void *an_owner(void *arg)
 {
 	struct with_owner *o = arg;
@@ -715,35 +720,97 @@ static void *an_owner(void *arg)
 	o->r = attached(o->u, &o->ring, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
 	EXPECT_EQ(use(o->r, &o->one), 0);
 	EXPECT_EQ(read_fixed(&o->ring, o->p, o->one.lkey), PAGE);
+	pthread_barrier_wait(&o->at);
+	pthread_barrier_wait(&o->at);
 	return NULL;
 }
 
 TEST(rings_with_owners_share_them_and_each_is_changed_by_its_owner)
 {
-	struct with_owner o[3];
-	struct hugepin_reg one, two;
-	char *p = pages(2 * PAGE);
+	enum { OWNERS = 3 };
+	struct with_owner o[OWNERS];
+	struct hugepin_reg one, rest[7], none;
+	char *p = pages(MIB);
 	struct hp_uring *u = context_of_own();
 
 	if (!u)
 		return;
 	EXPECT_EQ(reg(u, p, PAGE, &one), 0);
-	for (int i = 0; i < 3; i++) {
+	for (int i = 0; i < OWNERS; i++) { /* one after the other, since the context has no lock */
 		o[i] = (struct with_owner){ .u = u, .one = one, .p = p };
-		in_thread(an_owner, &o[i]);
+		pthread_barrier_init(&o[i].at, NULL, 2);
+		EXPECT_EQ(pthread_create(&o[i].thread, NULL, an_owner, &o[i]), 0);
+		pthread_barrier_wait(&o[i].at);
 	}
 	EXPECT_EQ(pinned(), PAGE);
-	EXPECT_EQ(reg(u, p + PAGE, PAGE, &two), 0);
-	EXPECT_EQ(use(o[0].r, &two), -EPERM);
+	for (int i = 0; i < 7; i++)
+		EXPECT_EQ(reg(u, p + PAGE, PAGE, &rest[i]), 0);
+	EXPECT_EQ(use(o[0].r, &rest[0]), -EPERM);
 	EXPECT_EQ(use(o[0].r, &one), 0); /* it has a copy, and any thread may ask */
 	EXPECT_EQ(backend->dereg(u, &one), 0);
 	EXPECT_EQ(hp_attached_use(o[0].r, NULL), -EPERM);
 	EXPECT_EQ(hp_attached_end(o[0].r), -EPERM);
-	EXPECT_EQ(u->holders[one.lkey - 2], 3);
-	backend->close(u);
-	for (int i = 0; i < 3; i++)
+	EXPECT_EQ(u->holders[one.lkey - 2], OWNERS);
+	EXPECT_EQ(reg(u, p, PAGE, &none), -ENOMEM); /* one slot of eight waits: evicting another may make room */
+	for (int i = 0; i < OWNERS; i++) {
+		pthread_barrier_wait(&o[i].at);
+		pthread_join(o[i].thread, NULL);
+		EXPECT_EQ(hp_attached_end(o[i].r), 0); /* nobody changes or uses the ring any more */
+		hp_attached_delete(o[i].r);
 		io_uring_queue_exit(&o[i].ring);
-	munmap(p, 2 * PAGE);
+		pthread_barrier_destroy(&o[i].at);
+	}
+	pinned_becomes(7 * PAGE);
+	EXPECT_EQ(reg(u, p, PAGE, &one), 0);
+	backend->close(u);
+	munmap(p, MIB);
+}
+
+struct sleeper {
+	struct with_owner o;
+	struct hugepin_reg regs[8];
+};
+
+static void *a_sleeper(void *arg)
+{
+	struct sleeper *s = arg;
+
+	s->o.r = attached(s->o.u, &s->o.ring, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+	for (int i = 0; i < 8; i++)
+		EXPECT_EQ(use(s->o.r, &s->regs[i]), 0);
+	pthread_barrier_wait(&s->o.at);
+	pthread_barrier_wait(&s->o.at);
+	EXPECT_EQ(hp_attached_use(s->o.r, NULL), 0);
+	return NULL;
+}
+
+TEST(no_more_is_evicted_for_a_ring_whose_owner_sleeps)
+{
+	struct hp_uring *u = context_of_own();
+	struct sleeper s = { .o.u = u };
+	struct hugepin_reg none;
+	char *p = pages(MIB);
+
+	if (!u)
+		return;
+	pthread_barrier_init(&s.o.at, NULL, 2);
+	for (int i = 0; i < 8; i++)
+		EXPECT_EQ(reg(u, p + i * PAGE, PAGE, &s.regs[i]), 0);
+	EXPECT_EQ(pthread_create(&s.o.thread, NULL, a_sleeper, &s), 0);
+	pthread_barrier_wait(&s.o.at);
+	EXPECT_EQ(reg(u, p, PAGE, &none), -ENOMEM);
+	EXPECT_EQ(backend->dereg(u, &s.regs[0]), 0);
+	EXPECT_EQ(reg(u, p, PAGE, &none), -ENOMEM);
+	EXPECT_EQ(backend->dereg(u, &s.regs[1]), 0);
+	EXPECT_EQ(reg(u, p, PAGE, &none), -ENOBUFS);
+	pthread_barrier_wait(&s.o.at);
+	pthread_join(s.o.thread, NULL);
+	EXPECT_EQ(u->outlived_now, 0);
+	EXPECT_EQ(reg(u, p, PAGE, &none), 0);
+	backend->close(u);
+	io_uring_queue_exit(&s.o.ring);
+	pthread_barrier_destroy(&s.o.at);
+	munmap(p, MIB);
 }
 
 TEST(a_ring_with_a_table_or_another_owner_is_not_attached)
@@ -767,6 +834,9 @@ TEST(a_ring_with_a_table_or_another_owner_is_not_attached)
 	hp_attached_delete(r);
 	EXPECT_EQ(hp_attached_begin((r = hp_attached_new(u, NULL)), STDOUT_FILENO, 0), -EOPNOTSUPP);
 	hp_attached_delete(r);
+	/* what never had a descriptor is known by its index */
+	EXPECT(hp_attached_begin((r = hp_attached_new(u, NULL)), other.ring_fd, 1u << 15) < 0);
+	hp_attached_delete(r);
 	EXPECT(LIST_EMPTY(&u->attached));
 	EXPECT_EQ(attach(u, &other, &r), 0);
 	backend->close(u);
@@ -776,10 +846,17 @@ TEST(a_ring_with_a_table_or_another_owner_is_not_attached)
 	munmap(p, PAGE);
 }
 
+static struct hugepin_reg used_elsewhere;
+
+static void *use_in_another_thread(void *r)
+{
+	return (void *)(intptr_t)use(r, &used_elsewhere);
+}
+
 TEST(a_ring_whose_descriptor_is_closed_is_cloned_by_its_owner)
 {
 	struct io_uring closed, other, late;
-	struct hugepin_reg one;
+	struct hugepin_reg one, two;
 	char *p = pages(PAGE);
 	struct hp_uring *u = context_of_own();
 	hugepin_ring *r[2];
@@ -799,6 +876,9 @@ TEST(a_ring_whose_descriptor_is_closed_is_cloned_by_its_owner)
 	EXPECT_EQ(use(r[1], &one), 0);
 	EXPECT_EQ(read_fixed(&other, p, one.lkey), PAGE);
 	EXPECT_EQ(read_fixed(&late, p, one.lkey), PAGE);
+	EXPECT_EQ(reg(u, p, PAGE, &two), 0);
+	used_elsewhere = two;
+	EXPECT_EQ(in_thread(use_in_another_thread, r[0]), -EPERM); /* there the index means no ring, or another */
 	backend->close(u);
 	io_uring_queue_exit(&closed);
 	io_uring_queue_exit(&other);
