@@ -576,7 +576,7 @@ int hp_check_main(int argc, char **argv)
 	static const struct hp_run_more more = { "+t:n:", longs, 1, take_option, NULL };
 	char **const before = calloc((size_t)hp_options_count, sizeof *before);
 	const char *const preload = getenv("LD_PRELOAD");
-	char library[PATH_MAX], why[PATH_MAX + 256], options[512];
+	char library[PATH_MAX], options[512];
 
 	for (int i = 0; before && i < hp_options_count; i++)
 		before[i] = getenv(hp_options[i].name) ? strdup(getenv(hp_options[i].name)) : NULL;
@@ -605,9 +605,10 @@ int hp_check_main(int argc, char **argv)
 		      stderr);
 		return HP_EXIT_USAGE;
 	}
-	int status = hp_target_check(argv[program], why, sizeof why);
-	if (status || *why)
-		return refuse(argv[program], why, status ? status : HP_EXIT_REFUSED);
+	static struct hp_target target;
+	target = hp_target_check(argv[program]);
+	if (target.status || target.in_vain)
+		return refuse(argv[program], target.why, target.status ? target.status : HP_EXIT_REFUSED);
 	check.temporary = getenv("TMPDIR");
 	if (!check.temporary || !*check.temporary)
 		check.temporary = "/tmp";

@@ -19,12 +19,14 @@
 #include "base/base.h"
 #include "base/rank.h"
 #include "base/smalls.h"
+#include "cmd/environment.h"
 #include "cmd/libraries.h"
 #include "cmd/machine.h"
 #include "cmd/target.h"
 #include "cmd/text.h"
 #include "cmd/usage.h"
 
+#define TLS_BYTES 4096
 #define FIRST 256 /* number of the first option of the table, above all letters */
 
 char *hp_run_option_name(const struct hp_option *o, char buf[HP_OPTION_NAME_MAX])
@@ -148,54 +150,61 @@ bool hp_run_beside(const char *library, const char *name, char ret_path[PATH_MAX
 	return snprintf(ret_path, PATH_MAX, "%.*s%s", dir, library, name) < PATH_MAX && !access(ret_path, R_OK);
 }
 
-/* Whether the loader finds one of these. A child loads it, since an allocator that is loaded starts. If the child
- * cannot be made, the program will say whether it is there. */
-static bool can_load(const char *const *files)
+/* Which of these the loader finds. A child loads it, since an allocator that is loaded starts. If the child cannot be
+ * made, the program will say whether the first is there. NULL: none. */
+static const char *first_loaded(const char *const *files)
 {
 	const pid_t child = fork();
-	int status = 0;
+	int n = 0, status = 0;
 
 	if (child == 0) {
-		while (*files && !dlopen(*files, RTLD_LAZY))
-			files++;
-		_exit(!*files);
+		while (files[n] && !dlopen(files[n], RTLD_LAZY))
+			n++;
+		_exit(n);
 	}
-	return child < 0 || waitpid(child, &status, 0) < 0 || status == 0;
+	return child < 0 || waitpid(child, &status, 0) < 0 ? files[0] : WIFEXITED(status) ? files[WEXITSTATUS(status)] : NULL;
+}
+
+const char *hp_run_find_allocator(int small, char *why, size_t size)
+{
+	const struct hp_small_library *const l = &hp_small_libraries[small];
+	const char *const file = first_loaded(l->files);
+
+	if (!file)
+		snprintf(why, size, "the loader finds no %s%s%s. On Debian: apt install %s", l->files[0],
+			 l->files[1] ? " or " : "", l->files[1] ? l->files[1] : "", l->package);
+	return file;
 }
 
 /* Whether the allocator for small requests that HUGEPIN_SMALL names is there; if not, says so. */
 static bool has_small(const char *title)
 {
 	const char *const small = getenv("HUGEPIN_SMALL");
+	char why[200];
 
-	for (size_t i = 0; small && i < sizeof hp_small_libraries / sizeof *hp_small_libraries; i++) {
-		const struct hp_small_library *const l = &hp_small_libraries[i];
-
-		if (!l->name || strcmp(l->name, small) || can_load(l->files))
-			continue;
-		fprintf(stderr, "%s: --small=%s: the loader finds no %s", title, small, l->files[0]);
-		for (int k = 1; l->files[k]; k++)
-			fprintf(stderr, " or %s", l->files[k]);
-		fprintf(stderr, ". On Debian: apt install %s\n", l->package);
-		return false;
-	}
+	for (int i = 0; small && i < (int)(sizeof hp_small_libraries / sizeof *hp_small_libraries); i++)
+		if (hp_small_libraries[i].name && !strcmp(hp_small_libraries[i].name, small) &&
+		    !hp_run_find_allocator(i, why, sizeof why)) {
+			fprintf(stderr, "%s: --small=%s: %s\n", title, small, why);
+			return false;
+		}
 	return true;
 }
 
 /* With a library of LD_AUDIT, the loader divides the static thread-local memory before it knows of a preloaded library.
- * Ours need more than it leaves over by default. */
+ * Ours need more than it leaves over by default: all of them together less than 3000 bytes. With too little, no program
+ * starts. */
 static int leave_room_for_tls(void)
 {
 	static const char name[] = "glibc.rtld.optional_static_tls";
-	const char *old = getenv("GLIBC_TUNABLES");
+	const char *const old = getenv("GLIBC_TUNABLES");
 	char *tunables;
 	int err;
 
-	if (!getenv("LD_AUDIT") || (old && strstr(old, name)))
+	if (!getenv("LD_AUDIT") || hp_tunable(old, name) >= TLS_BYTES)
 		return 0;
-	if (asprintf(&tunables, "%s%s%s=4096", old ? old : "", old && *old ? ":" : "", name) < 0)
-		return -1;
-	err = setenv("GLIBC_TUNABLES", tunables, 1);
+	tunables = hp_tunables_with(old, name, TLS_BYTES);
+	err = tunables ? setenv("GLIBC_TUNABLES", tunables, 1) : -1;
 	free(tunables);
 	return err;
 }
@@ -335,7 +344,7 @@ static int preload_wanted(const char *title, const char *library)
 
 int hp_run_main(int argc, char **argv)
 {
-	char library[PATH_MAX], why[PATH_MAX + 256];
+	char library[PATH_MAX];
 	struct option longs[HP_LIBRARIES];
 	const struct hp_run_more more = { "+", longs, library_options(longs), want, note_policy };
 	const int program = hp_run_take_options(argc, argv, &more);
@@ -355,15 +364,15 @@ int hp_run_main(int argc, char **argv)
 	}
 	if (hp_run_preload(argv[0], library) || let_policy_decide(library) || preload_wanted(argv[0], library))
 		return HP_EXIT_REFUSED;
-	int status = hp_target_check(argv[program], why, sizeof why);
-	if (!status) {
-		if (*why)
-			fprintf(stderr, "hugepin run: %s\n", hp_text_tame(why));
+	struct hp_target target = hp_target_check(argv[program]);
+	if (!target.status) {
+		if (*target.why)
+			fprintf(stderr, "hugepin run: %s\n", hp_text_tame(target.why));
 		warn_of_empty_pool();
 		execvp(argv[program], argv + program);
-		status = errno == ENOENT ? HP_EXIT_NOT_FOUND : HP_EXIT_CANNOT_EXEC;
-		snprintf(why, sizeof why, "%s: %s", argv[program], strerror(errno));
+		target.status = errno == ENOENT ? HP_EXIT_NOT_FOUND : HP_EXIT_CANNOT_EXEC;
+		snprintf(target.why, sizeof target.why, "%s: %s", argv[program], strerror(errno));
 	}
-	fprintf(stderr, "hugepin run: %s\n", hp_text_tame(why));
-	return status;
+	fprintf(stderr, "hugepin run: %s\n", hp_text_tame(target.why));
+	return target.status;
 }

@@ -170,18 +170,29 @@ strip "$t/own"
 check 'also when it is stripped' 5 "^hugepin run: $t/own has a malloc of its own" "$hugepin" run "$t/own"
 script by-own "#!$t/own"
 check 'also of the interpreter of a script' 5 "^hugepin run: $t/own has a malloc of its own" "$hugepin" run "$t/by-own"
+gcc -fno-builtin -fvisibility=hidden -o "$t/inside" "$t/own.c"
+cp "$t/inside" "$t/inside-stripped" && strip "$t/inside-stripped"
+hidden="has an allocator inside its own file \\(malloc\\), which no library replaces: "
+check 'says that a program has one that it does not export' 5 "^hugepin run: $t/inside $hidden" "$hugepin" run "$t/inside"
+check 'and nothing where its table of symbols is gone' 5 '^$' "$hugepin" run "$t/inside-stripped"
+echo >"$t/info" && objcopy --add-section .go.buildinfo="$t/info" "$t/cat" "$t/go"
+check 'says that a program is one of Go' 0 "^hugepin run: $t/go is a Go program, whose heap is not malloc's: " "$hugepin" run "$t/go" /dev/null
+script by-go "#!$t/go"
+check 'also of an interpreter' 0 "^hugepin run: $t/go is a Go program, " "$hugepin" run "$t/by-go"
+gcc -static -o "$t/go-static" "$t/main.c" && objcopy --add-section .go.buildinfo="$t/info" "$t/go-static"
+refuses 'a static one' 125 "$t/go-static is a Go program, whose heap is not malloc's: " "$t/go-static"
 echo 'unsigned la_version(unsigned version) { return version; }' >"$t/audit.c"
 gcc -shared -fPIC -o "$t/audit.so" "$t/audit.c"
 check 'runs a program that is audited, with the tunables that it has' 0 '^glibc.malloc.check=0:glibc.rtld.optional_static_tls=4096$' \
 	env LD_AUDIT="$t/audit.so" GLIBC_TUNABLES=glibc.malloc.check=0 "$hugepin" run printenv GLIBC_TUNABLES
+check 'also if these leave too little room for the library' 0 '^glibc.rtld.optional_static_tls=512:glibc.rtld.optional_static_tls=4096$' \
+	env LD_AUDIT="$t/audit.so" GLIBC_TUNABLES=glibc.rtld.optional_static_tls=512 "$hugepin" run printenv GLIBC_TUNABLES
 sed 's/malloc/my_malloc/g' "$t/own.c" >"$t/other.c"
 gcc -fno-builtin -rdynamic -o "$t/other" "$t/other.c"
 check 'and nothing of a malloc by another name' 5 '^$' "$hugepin" run "$t/other"
 check 'and nothing of a program that only calls malloc' 0 '^$' "$hugepin" run sort /dev/null
-for at in 40 60; do # e_shoff, e_shnum
-	cp "$t/own" "$t/cut" && printf '\377\377' | dd of="$t/cut" bs=1 seek=$at conv=notrunc status=none
-	check "survives section headers that point nowhere, $at" 5 '^$' "$hugepin" run "$t/cut"
-done
+cp "$t/own" "$t/cut" && printf '\377\377' | dd of="$t/cut" bs=1 seek=40 conv=notrunc status=none # e_shoff
+check 'survives section headers that point nowhere' 5 '^$' "$hugepin" run "$t/cut"
 
 # ---------------------------------------------------------------- run: scripts
 

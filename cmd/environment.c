@@ -1,0 +1,27 @@
+/* See environment.h. */
+#include "cmd/environment.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+uint64_t hp_tunable(const char *tunables, const char *name)
+{
+	const size_t len = strlen(name);
+	uint64_t value = 0;
+
+	for (const char *at = tunables; at && *at; at += strcspn(at, ":"), at += *at == ':')
+		if (!strncmp(at, name, len) && at[len] == '=')
+			value = strtoull(at + len + 1, NULL, 0);
+	return value;
+}
+
+char *hp_tunables_with(const char *tunables, const char *name, uint64_t value)
+{
+	char *all;
+
+	if (asprintf(&all, "%s%s%s=%" PRIu64, tunables ? tunables : "", tunables && *tunables ? ":" : "", name, value) < 0)
+		return NULL;
+	return all;
+}
