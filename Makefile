@@ -263,7 +263,7 @@ $(BUILD)/hugepin-plot.py: cmd/plot.py
 TEST_FLAGS = -Itests -fno-builtin -U_FORTIFY_SOURCE
 LINK_LINE = $$(sed -n 's|^/\* link: \(.*\) \*/$$|\1|p;4q' $< | xargs -n1 | sed -n 's/^hugepin.*\|^uring\|^ibverbs/-l&/p' | xargs)
 LINK_DIRS = -L$(BUILD) $(addprefix -Xlinker ,-rpath $(abspath $(BUILD)) -rpath-link $(BUILD))
-UNIT_OBJ := $(LIB_OBJ) $(VERBS_OBJ) $(addprefix $(BUILD)/cmd/,elf.o environment.o judge.o look.o target.o text.o)
+UNIT_OBJ := $(LIB_OBJ) $(VERBS_OBJ) $(addprefix $(BUILD)/cmd/,against.o elf.o environment.o judge.o look.o machine.o target.o text.o)
 FLAGS_tests = $(TEST_FLAGS) -DT_UNIT
 $(UNIT): %: %.o $(UNIT_OBJ)
 	@echo '  TEST    $@'

@@ -1,8 +1,8 @@
 /*
- * hugepin check: runs a program without and with hugepin, in turns, and says whether it gains. The first run of each
- * warms the machine's caches up and is not counted; in the first run with hugepin the heap writes its statistics. Then
- * come rounds, of one run each, which begin with the one and the other by turns. They end when the rules (cmd/judge.c)
- * are sure, or when the time is over.
+ * hugepin check: runs a program without and with hugepin, and with what costs nothing (cmd/against.c), in turns, and says
+ * whether it gains. The first run of each warms the machine's caches up and is not counted; in the first run with hugepin
+ * the heap writes its statistics. Then come rounds, of one run each, which begin with another by turns. They end when the
+ * rules (cmd/judge.c) are sure, or when the time is over.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -17,12 +17,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/base.h"
 #include "base/config.h"
+#include "base/smalls.h"
+#include "cmd/against.h"
+#include "cmd/environment.h"
 #include "cmd/judge.h"
 #include "cmd/machine.h"
 #include "cmd/run.h"
@@ -36,12 +40,12 @@
 #define COMMAND_MAX 200
 
 enum { ROUNDS_MIN = 5, ROUNDS_DEFAULT = 20, THP_ROUNDS = 10 };
-enum variant { WITHOUT, WITH, WITH_STATS, WITH_THP, VARIANTS };
+enum variant { WITHOUT, WITH, OTHER, COMPARED = OTHER + HP_AGAINST, WITH_STATS = COMPARED, WITH_THP, VARIANTS };
 
 static struct {
 	double limit_s;
 	unsigned rounds_min, rounds_max;
-	bool json;
+	bool json, against[HP_AGAINST];
 } option = { .limit_s = 60, .rounds_min = ROUNDS_MIN, .rounds_max = ROUNDS_DEFAULT };
 
 static struct {
@@ -51,7 +55,9 @@ static struct {
 	struct hp_trial_how how;
 	uint64_t start_ns, limit_ns;
 	char tail[HP_TAIL_MAX];
-	struct hp_trial trial[2][HP_ROUNDS_MAX], thp[2][HP_ROUNDS_MAX];
+	struct hp_trial trial[COMPARED][HP_ROUNDS_MAX], thp[2][HP_ROUNDS_MAX];
+	struct hp_other other[HP_AGAINST]; /* the variants from OTHER on */
+	unsigned others;
 } check;
 
 /* ------------------------------------------------------------------ the command line */
@@ -62,6 +68,12 @@ static int take_option(int letter, const char *argument)
 
 	if (letter == 'j') {
 		option.json = true;
+	} else if (letter == 'a') {
+		if (!hp_against_parse(argument, option.against)) {
+			fprintf(stderr, "hugepin check: --against takes tunable, thp and mimalloc, with commas between, not '%s'\n",
+				argument);
+			return -1;
+		}
 	} else if (letter == 't') {
 		option.limit_s = strtod(argument, &end);
 		if (*end || end == argument || !(option.limit_s >= 1 && option.limit_s <= 86400)) {
@@ -102,53 +114,63 @@ static char *command_text(char **argv, char *text, size_t size)
 
 /* ------------------------------------------------------------------ what the program is given */
 
-static char **copy_environment(void)
+/* Find out which of the alternatives that are wanted are here, and make their environments. -1: there is no memory. */
+static int look_for_others(void)
 {
-	size_t n = 0;
-	char **copy;
+	char glibc[HP_TEXT_MAX] = "", thp[HP_TEXT_MAX], no_mimalloc[200];
+	struct hp_against_facts facts = { .glibc = glibc,
+					  .thp = hp_machine_choice(HP_THP_DIR "enabled", thp),
+					  .tunables = getenv("GLIBC_TUNABLES"),
+					  .preload = getenv("LD_PRELOAD"),
+					  .no_mimalloc = no_mimalloc };
 
-	while (environ[n])
-		n++;
-	copy = calloc(n + 1, sizeof *copy);
-	for (size_t i = 0; copy && i < n; i++)
-		if (!(copy[i] = strdup(environ[i])))
-			return NULL;
-	return copy;
+	confstr(_CS_GNU_LIBC_VERSION, glibc, sizeof glibc);
+	if (option.against[HP_AGAINST_MIMALLOC])
+		facts.mimalloc = hp_run_find_allocator(HP_SMALL_MIMALLOC, no_mimalloc, sizeof no_mimalloc);
+	for (int i = 0; i < HP_AGAINST; i++) {
+		struct hp_other *const o = &check.other[check.others];
+		char ***const environment = &check.environment[OTHER + check.others];
+		if (!option.against[i])
+			continue;
+		const struct hp_against a = hp_against_look(i, &facts);
+		*o = (struct hp_other){ .name = hp_against_names[i],
+					.called = a.called,
+					.trial = check.trial[OTHER + check.others] };
+		snprintf(o->absent, sizeof o->absent, "%s", a.absent);
+		*environment = check.environment[WITHOUT];
+		for (int k = 0; k < HP_AGAINST_SET && a.set[k]; k++) {
+			const size_t len = strlen(o->how);
+			snprintf(o->how + len, sizeof o->how - len, "%s ", a.set[k]);
+			if (!(*environment = hp_environment_with(*environment, a.set[k])))
+				return -1;
+		}
+		check.others++;
+	}
+	return 0;
 }
 
-/* Make the environments of all variants. The process's own stays that of WITHOUT. 0, or -1 with a message. */
+/* Make the environments of all variants. 0, or -1 with a message. */
 static int make_environments(const char *library)
 {
-	char stats[PATH_MAX + 32], *const old = getenv("LD_PRELOAD") ? strdup(getenv("LD_PRELOAD")) : NULL,
-					  *const pages =
-						  getenv("HUGEPIN_PAGES") ? strdup(getenv("HUGEPIN_PAGES")) : NULL;
+	char stats[PATH_MAX + 32];
 
 	unsetenv("HUGEPIN_STATS");
-	check.environment[WITHOUT] = copy_environment();
+	check.environment[WITHOUT] = hp_environment_with(environ, NULL);
+	if (!check.environment[WITHOUT] || look_for_others()) {
+		perror("hugepin check");
+		return -1;
+	}
+	/* What this sets for this process, too, only programs read. */
 	if (hp_run_preload("hugepin check", library))
 		return -1;
-	check.environment[WITH] = copy_environment();
-	snprintf(stats, sizeof stats, "file:%s/%%p", check.directory);
-	setenv("HUGEPIN_STATS", stats, 1);
-	check.environment[WITH_STATS] = copy_environment();
-	unsetenv("HUGEPIN_STATS");
-	setenv("HUGEPIN_PAGES", "thp", 1);
-	check.environment[WITH_THP] = copy_environment();
-	if (pages)
-		setenv("HUGEPIN_PAGES", pages, 1);
-	else
-		unsetenv("HUGEPIN_PAGES");
-	if (old)
-		setenv("LD_PRELOAD", old, 1);
-	else
-		unsetenv("LD_PRELOAD");
-	free(old);
-	free(pages);
-	for (int i = 0; i < VARIANTS; i++)
-		if (!check.environment[i]) {
-			perror("hugepin check");
-			return -1;
-		}
+	snprintf(stats, sizeof stats, "HUGEPIN_STATS=file:%s/%%p", check.directory);
+	check.environment[WITH] = environ;
+	check.environment[WITH_STATS] = hp_environment_with(environ, stats);
+	check.environment[WITH_THP] = hp_environment_with(environ, "HUGEPIN_PAGES=thp");
+	if (!check.environment[WITH_STATS] || !check.environment[WITH_THP]) {
+		perror("hugepin check");
+		return -1;
+	}
 	return 0;
 }
 
@@ -252,30 +274,43 @@ static bool has_time(double seconds)
 	       hp_trial_now_ns() < check.limit_ns;
 }
 
-/* Run a round: a then b, or b then a. 0 or -errno; -ETIME: the time was over before its end. */
-static int run_round(unsigned round, enum variant a, struct hp_trial *ret_a, enum variant b, struct hp_trial *ret_b)
-{
-	const bool a_first = round % 2 == 0;
-	int err = run_once(a_first ? a : b, a_first ? ret_a : ret_b);
+/* Variants that are compared. */
+struct compared {
+	enum variant variant[COMPARED];
+	struct hp_trial *trial[COMPARED]; /* of each, a run for each round */
+	unsigned count;
+};
 
-	if (!err)
-		err = run_once(a_first ? b : a, a_first ? ret_b : ret_a);
-	return err ? err : ret_a->ended && ret_b->ended ? 0 : -ETIME;
+/* Run a round, which begins with another variant than the one before. 0 or -errno; -ETIME: the time was over before its
+ * end. */
+static int run_round(const struct compared *c, unsigned round, double *ret_s)
+{
+	*ret_s = 0;
+	for (unsigned k = 0; k < c->count; k++) {
+		const unsigned i = (round + k) % c->count;
+		const int err = run_once(c->variant[i], &c->trial[i][round]);
+		if (err)
+			return err;
+		if (!c->trial[i][round].ended)
+			return -ETIME;
+		*ret_s += c->trial[i][round].wall_s;
+	}
+	return 0;
 }
 
-/* Run rounds of two variants until the rules are sure. judge() says so. */
-static int run_rounds(const char *what, enum variant a, enum variant b, struct hp_trial trial[2][HP_ROUNDS_MAX],
-		      unsigned max, double seconds, struct hp_measured *m, unsigned *count,
-		      bool (*is_sure)(const struct hp_measured *m))
+/* Run rounds until the rules are sure. is_sure() says so. seconds: what a round takes. */
+static int run_rounds(const char *what, const struct compared *c, unsigned max, double seconds, struct hp_measured *m,
+		      unsigned *count, bool (*is_sure)(const struct hp_measured *m))
 {
+	double took_s;
 	int err = 0;
 
 	while (*count < max && (*count < option.rounds_min || !is_sure(m)) && has_time(seconds)) {
 		tell_progress(what, *count + 1);
-		err = run_round(*count, a, &trial[0][*count], b, &trial[1][*count]);
+		err = run_round(c, *count, &took_s);
 		if (err)
 			break;
-		seconds = HP_MAX(seconds, trial[0][*count].wall_s + trial[1][*count].wall_s);
+		seconds = HP_MAX(seconds, took_s);
 		++*count;
 		const enum hp_answer answer = hp_judge(m).answer;
 		if (*count >= 2 && (answer == HP_ANSWER_BREAKS || answer == HP_ANSWER_FAILS))
@@ -329,8 +364,9 @@ static void read_statistics(struct hp_measured *m, uint64_t rss_bytes)
 			m->large_bytes = large;
 			m->hugetlb_bytes = hugetlb;
 			m->thp_bytes = thp;
-			const uint64_t rss = number_of(all, "rss_peak_bytes"), peak_rss = rss ? rss : rss_bytes;
-			const uint64_t whole = HP_MAX(peak_rss + hugetlb, malloced);
+			const uint64_t rss = number_of(all, "rss_peak_bytes");
+			m->rss_bytes = rss ? rss : rss_bytes;
+			const uint64_t whole = HP_MAX(m->rss_bytes + hugetlb, malloced);
 			m->other_bytes = whole - HP_MIN(whole, large);
 			snprintf(m->why, sizeof m->why, "%s", why ? why : "");
 			hp_text_tame(m->why);
@@ -349,51 +385,108 @@ static void read_statistics(struct hp_measured *m, uint64_t rss_bytes)
 
 /* ------------------------------------------------------------------ the whole */
 
+/* Make the first runs, whose times do not count, and say what is compared. A program that does not end, or that fails
+ * without hugepin, is run no more: its first runs are the only round. 0 or -errno. */
+static int run_first(struct hp_measured *m, struct compared *ret_, struct hp_trial first[VARIANTS], double *ret_s)
+{
+	static const char *const names[] = { "a first run without", "a first run with hugepin" };
+	static const enum variant variants[] = { WITHOUT, WITH_STATS };
+
+	for (unsigned i = 0; i < 2; i++) {
+		tell_progress(names[i], 0);
+		check.how.limit_ns = i ? check.limit_ns : check.start_ns + (check.limit_ns - check.start_ns) / 2;
+		const int err = run_once(variants[i], &first[i]);
+		if (err)
+			return err;
+		check.trial[i][0] = first[i];
+		if (!first[i].ended) {
+			check.trial[WITH][0] = first[i];
+			m->rounds = 1;
+			return 0;
+		}
+		ret_->variant[i] = i ? WITH : WITHOUT;
+		ret_->trial[i] = check.trial[i];
+		*ret_s += first[i].wall_s;
+	}
+	ret_->count = 2;
+	read_statistics(m, first[WITH].rss_bytes);
+	if (first[WITHOUT].status) {
+		m->rounds = 1;
+		return 0;
+	}
+	for (unsigned i = 0; i < check.others; i++) {
+		const enum variant v = OTHER + i;
+		if (check.other[i].absent[0])
+			continue;
+		tell_progress(check.other[i].called, 0);
+		const int err = run_once(v, &first[v]);
+		if (err)
+			return err;
+		if (!first[v].ended) {
+			snprintf(check.other[i].absent, sizeof check.other[i].absent, "there was no time for a run (-t)");
+			continue;
+		}
+		ret_->variant[ret_->count] = v;
+		ret_->trial[ret_->count++] = check.trial[v];
+		*ret_s += first[v].wall_s;
+	}
+	return 0;
+}
+
 /* Measure everything. 0 or -errno. */
 static int measure(struct hp_measured *m, bool may_try_thp)
 {
-	const uint64_t half_ns = (check.limit_ns - check.start_ns) / 2;
-	struct hp_trial with, without;
-	int err;
+	static struct hp_trial first[VARIANTS];
+	const struct compared pages = { { WITH, WITH_THP }, { check.thp[0], check.thp[1] }, 2 };
+	struct compared c = { .count = 0 };
+	double seconds = 0;
+	int err = run_first(m, &c, first, &seconds);
 
-	tell_progress("a first run with hugepin", 0);
-	check.how.limit_ns = check.start_ns + half_ns;
-	err = run_once(WITH_STATS, &with);
-	check.how.limit_ns = check.limit_ns;
-	if (err)
+	if (err || m->rounds)
 		return err;
-	check.trial[1][0] = with;
-	if (!with.ended) {
-		m->rounds = 1;
-		return 0;
-	}
-	read_statistics(m, with.rss_bytes);
-	tell_progress("a first run without", 0);
-	err = run_once(WITHOUT, &without);
-	if (err)
-		return err;
-	check.trial[0][0] = without;
-	if (!without.ended) {
-		m->rounds = 1;
-		return 0;
-	}
-	const double seconds = with.wall_s + without.wall_s;
-	err = run_rounds("without and with", WITHOUT, WITH, check.trial, option.rounds_max, seconds, m, &m->rounds,
-			 is_sure);
+	m->first = &first[WITH];
+	err = run_rounds("comparing", &c, option.rounds_max, seconds, m, &m->rounds, is_sure);
 	if (err)
 		return err;
 	if (!m->rounds) { /* no time: the first runs have to do */
-		check.trial[0][0] = without;
-		check.trial[1][0] = with;
+		for (unsigned i = 0; i < c.count; i++)
+			c.trial[i][0] = first[c.variant[i]];
 		m->rounds = 1;
 	}
 	if (may_try_thp && m->hugetlb_bytes && hp_judge(m).answer == HP_ANSWER_YES) {
 		m->chosen = check.thp[0];
 		m->thp = check.thp[1];
-		err = run_rounds("the pool and THP", WITH, WITH_THP, check.thp,
-				 HP_MIN(option.rounds_max, (unsigned)THP_ROUNDS), 2 * with.wall_s, m, &m->thp_rounds,
-				 is_sure_of_thp);
+		err = run_rounds("the pool and THP", &pages, HP_MIN(option.rounds_max, (unsigned)THP_ROUNDS),
+				 2 * first[WITH].wall_s, m, &m->thp_rounds, is_sure_of_thp);
 	}
+	return err;
+}
+
+/* Processor time of this process and of all processes of the program, in seconds. */
+static double own_seconds(void)
+{
+	double seconds = 0;
+	struct rusage u;
+
+	for (int who = RUSAGE_CHILDREN; who <= RUSAGE_SELF; who++)
+		if (!getrusage(who, &u))
+			seconds += (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+				   (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+	return seconds;
+}
+
+/* Measure everything, and what others did on the machine meanwhile. 0 or -errno. */
+static int measure_all(struct hp_measured *m, bool may_try_thp)
+{
+	char line[256];
+	const struct hp_ticks before = hp_machine_ticks(hp_read_line("/proc/stat", line, sizeof line));
+	const double own_s = own_seconds();
+	const int err = measure(m, may_try_thp);
+	const struct hp_ticks after = hp_machine_ticks(hp_read_line("/proc/stat", line, sizeof line));
+	const double own = (own_seconds() - own_s) * (double)sysconf(_SC_CLK_TCK);
+
+	m->busy = after.all > before.all ? ((double)(after.busy - before.busy) - own) / (double)(after.all - before.all) : 0;
+	m->busy = HP_MAX(m->busy, 0);
 	return err;
 }
 
@@ -401,6 +494,7 @@ static int status_of(enum hp_answer answer)
 {
 	static const int statuses[] = {
 		[HP_ANSWER_YES] = 0,
+		[HP_ANSWER_ENOUGH] = HP_EXIT_NO,
 		[HP_ANSWER_SAME] = HP_EXIT_NO,
 		[HP_ANSWER_SLOWER] = HP_EXIT_NO,
 		[HP_ANSWER_UNSURE] = HP_EXIT_UNSURE,
@@ -460,6 +554,23 @@ static json_t *comparison_json(const struct hp_comparison *c)
 			 better[c->better + 1], "sure", sure[c->sure]);
 }
 
+static json_t *others_json(const struct hp_measured *m, const struct hp_judgement *j)
+{
+	json_t *const all = json_object();
+
+	for (unsigned i = 0; i < m->others; i++) {
+		const struct hp_other *const o = &m->other[i];
+		const bool ran = j->beside[i].wall.ratio > 0 || j->ends[i];
+		json_object_set_new(all, o->name,
+				    o->absent[0] ? json_pack("{s:o}", "absent", hp_json_string(o->absent)) :
+						   json_pack("{s:o, s:o, s:o}", "time_to_with",
+							     comparison_json(&j->beside[i].wall), "processor_time_to_with",
+							     comparison_json(&j->beside[i].cpu), "runs",
+							     trials_json(o->trial, ran ? m->rounds : 0)));
+	}
+	return all;
+}
+
 static void print_json(const struct hp_measured *m, const struct hp_judgement *j, char line[][HP_SAY_SIZE],
 		       unsigned lines, int status)
 {
@@ -469,8 +580,8 @@ static void print_json(const struct hp_measured *m, const struct hp_judgement *j
 	json_object_set_new(all, "options", hp_json_string(m->options));
 	json_object_set_new(all, "verdict", json_string(hp_answer_name(j->answer)));
 	json_object_set_new(all, "failure", failure_json(j));
-	json_object_set_new(all, "time", comparison_json(&j->wall));
-	json_object_set_new(all, "processor_time", comparison_json(&j->cpu));
+	json_object_set_new(all, "time", comparison_json(&j->times.wall));
+	json_object_set_new(all, "processor_time", comparison_json(&j->times.cpu));
 	json_object_set_new(all, "pool_to_thp", comparison_json(&j->thp));
 	json_object_set_new(all, "memory",
 			    !m->known ? json_null()
@@ -478,6 +589,8 @@ static void print_json(const struct hp_measured *m, const struct hp_judgement *j
 						  "hugetlb_bytes", hp_json_bytes(m->hugetlb_bytes), "thp_bytes",
 						  hp_json_bytes(m->thp_bytes), "other_bytes",
 						  hp_json_bytes(m->other_bytes)));
+	json_object_set_new(all, "against", others_json(m, j));
+	json_object_set_new(all, "busy", json_real(m->busy));
 	json_object_set_new(all, "longest_fork", json_real(m->fork_s));
 	json_object_set_new(all, "without", trials_json(m->without, m->rounds));
 	json_object_set_new(all, "with", trials_json(m->with, m->rounds));
@@ -524,23 +637,32 @@ static void options_text(char *const *before, char *text, size_t size)
 	}
 }
 
-static int check_program(char **argv, const char *options)
+static int check_program(char **argv, const char *options, const char *note)
 {
-	char program[COMMAND_MAX], line[HP_SAY_MAX][HP_SAY_SIZE];
+	char program[COMMAND_MAX], line[HP_SAY_MAX][HP_SAY_SIZE], against[64] = "";
 	struct hp_measured m = { .without = check.trial[0],
 				 .with = check.trial[1],
+				 .other = check.other,
+				 .others = check.others,
 				 .limit_s = option.limit_s,
+				 .against = against,
+				 .note = note,
 				 .options = options,
 				 .program = command_text(argv, program, sizeof program),
 				 .tail = check.tail };
 	const char *const pages = getenv("HUGEPIN_PAGES");
 	int err = -hp_trial_prepare();
 
+	for (unsigned i = 0; i < check.others; i++) {
+		const size_t len = strlen(against);
+		snprintf(against + len, sizeof against - len, "%s%s%s", i ? "," : "--against=", check.other[i].name,
+			 i + 1 == check.others ? " " : "");
+	}
 	check.how.argv = argv;
 	check.start_ns = hp_trial_now_ns();
 	check.limit_ns = check.start_ns + (uint64_t)(option.limit_s * (double)SECOND);
 	if (!err)
-		err = -measure(&m, (!pages || !strcmp(pages, "auto")) && hp_machine_thp());
+		err = -measure_all(&m, (!pages || !strcmp(pages, "auto")) && hp_machine_thp());
 	tell_progress(NULL, 0);
 	remove_directory(); /* before anything is printed: SIGPIPE may end this process then */
 	if (err == EINTR && hp_trial_signal()) {
@@ -554,9 +676,6 @@ static int check_program(char **argv, const char *options)
 		fprintf(stderr, "hugepin check: %s: %s\n", argv[0], strerror(err));
 		return err == ENOENT ? HP_EXIT_NOT_FOUND : HP_EXIT_CANNOT_EXEC;
 	}
-	m.processors = (unsigned)HP_MAX(sysconf(_SC_NPROCESSORS_ONLN), 1);
-	if (getloadavg(&m.load, 1) != 1)
-		m.load = 0;
 	const struct hp_judgement j = hp_judge(&m);
 	const unsigned lines = hp_judge_say(&m, &j, line);
 	const int status = status_of(j.answer);
@@ -572,8 +691,9 @@ static int check_program(char **argv, const char *options)
 
 int hp_check_main(int argc, char **argv)
 {
-	static const struct option longs[] = { { "json", no_argument, NULL, 'j' } };
-	static const struct hp_run_more more = { "+t:n:", longs, 1, take_option, NULL };
+	static const struct option longs[] = { { "json", no_argument, NULL, 'j' },
+					       { "against", required_argument, NULL, 'a' } };
+	static const struct hp_run_more more = { "+t:n:", longs, 2, take_option, NULL };
 	char **const before = calloc((size_t)hp_options_count, sizeof *before);
 	const char *const preload = getenv("LD_PRELOAD");
 	char library[PATH_MAX], options[512];
@@ -588,6 +708,8 @@ int hp_check_main(int argc, char **argv)
 			       "      Takes 1 to 86400; the default is %.0f.\n"
 			       "  -n ROUNDS\n      How many rounds to measure.\n"
 			       "      Takes 1 to %d; the default is %d to %d, until the verdict is sure.\n"
+			       "  --against=LIST\n      Compare with what costs nothing, too.\n"
+			       "      Takes tunable, thp, mimalloc; several with commas between.\n"
 			       "  --json\n      Print one object with the figures of each run.\n",
 			       option.limit_s, HP_ROUNDS_MAX, ROUNDS_MIN, ROUNDS_DEFAULT);
 			hp_run_print_options();
@@ -623,5 +745,5 @@ int hp_check_main(int argc, char **argv)
 		remove_directory();
 		return HP_EXIT_FAILED;
 	}
-	return check_program(argv + program, options);
+	return check_program(argv + program, options, target.why);
 }

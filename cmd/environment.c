@@ -25,3 +25,19 @@ char *hp_tunables_with(const char *tunables, const char *name, uint64_t value)
 		return NULL;
 	return all;
 }
+
+char **hp_environment_with(char *const *environment, const char *variable)
+{
+	const size_t len = variable ? strcspn(variable, "=") + 1 : 0;
+	size_t n = 0, kept = 0;
+
+	while (environment[n])
+		n++;
+	char **const copy = calloc(n + 2, sizeof *copy);
+	if (!copy)
+		return NULL;
+	for (size_t i = 0; i < n; i++)
+		if ((!len || strncmp(environment[i], variable, len)) && !(copy[kept++] = strdup(environment[i])))
+			return NULL;
+	return !len || (copy[kept] = strdup(variable)) ? copy : NULL;
+}

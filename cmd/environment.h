@@ -1,5 +1,5 @@
 /*
- * What stands in GLIBC_TUNABLES. Pure, but for memory.
+ * Environments of programs, and what stands in GLIBC_TUNABLES. Pure, but for memory.
  */
 #ifndef HP_CMD_ENVIRONMENT_H
 #define HP_CMD_ENVIRONMENT_H
@@ -12,5 +12,8 @@ uint64_t hp_tunable(const char *tunables, const char *name);
 
 /* The tunables, and behind them one more. NULL: there is no memory. */
 char *hp_tunables_with(const char *tunables, const char *name, uint64_t value);
+
+/* A copy of an environment in which a variable is set as "NAME=VALUE" says; NULL: none. NULL: there is no memory. */
+char **hp_environment_with(char *const *environment, const char *variable);
 
 #endif

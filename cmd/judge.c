@@ -21,6 +21,9 @@
 #define SURE_ERROR 0.01
 #define LIKELY_ERROR 0.05
 
+#define BUSY 0.1 /* the share of the machine that others may take before it is told */
+#define TAIL_LINES 3
+
 /* A program that takes less than this may be slower only by what loading the library takes. */
 #define FORK_S 0.05 /* a server that is stopped for so long is late with its answers */
 #define SHORT_S 0.2
@@ -109,16 +112,10 @@ static double spread(double *value, unsigned n)
 }
 
 /* Which is better, where the ratio is between low and high. */
-static bool decided(double ratio, double low, double high, int *ret_better)
+static bool decided(double low, double high, int *ret_better)
 {
-	*ret_better = 0;
-	if (low > 1 && ratio >= 1 + HP_MARGIN)
-		*ret_better = 1;
-	else if (high < 1 && ratio <= 1 / (1 + HP_MARGIN))
-		*ret_better = -1;
-	else /* neither, if even the limits are no difference that counts */
-		return low > 1 / (1 + 2 * HP_MARGIN) && high < 1 + 2 * HP_MARGIN;
-	return true;
+	*ret_better = (low > 1 + HP_MARGIN) - (high < 1 / (1 + HP_MARGIN));
+	return *ret_better || (low > 1 / (1 + 2 * HP_MARGIN) && high < 1 + 2 * HP_MARGIN);
 }
 
 struct hp_comparison hp_compare(const double *a, const double *b, unsigned n)
@@ -144,9 +141,9 @@ struct hp_comparison hp_compare(const double *a, const double *b, unsigned n)
 		c.low = ratio[sure - 1];
 		c.high = ratio[pairs - sure];
 	}
-	if (sure && decided(c.ratio, c.low, c.high, &c.better))
+	if (sure && decided(c.low, c.high, &c.better))
 		c.sure = HP_SURE;
-	else if (likely && decided(c.ratio, ratio[likely - 1], ratio[pairs - likely], &c.better))
+	else if (likely && decided(ratio[likely - 1], ratio[pairs - likely], &c.better))
 		c.sure = HP_LIKELY;
 	c.separate = (c.better > 0 && ratio[0] > 1) || (c.better < 0 && ratio[pairs - 1] < 1);
 	free(ratio);
@@ -156,7 +153,7 @@ struct hp_comparison hp_compare(const double *a, const double *b, unsigned n)
 static struct hp_comparison compare(const struct hp_trial *a, const struct hp_trial *b, unsigned n,
 				    double (*time_of)(const struct hp_trial *))
 {
-	double x[HP_ROUNDS_MAX], y[HP_ROUNDS_MAX];
+	double x[HP_ROUNDS_MAX] = { 0 }, y[HP_ROUNDS_MAX] = { 0 };
 
 	for (unsigned i = 0; i < n; i++) {
 		x[i] = time_of(&a[i]);
@@ -174,18 +171,24 @@ static void judge_statuses(const struct hp_measured *m, struct hp_judgement *j)
 
 	j->fails = expected ? HP_FAILS_BOTH : HP_FAILS_NEVER;
 	j->status = expected;
-	for (unsigned i = m->rounds; i-- > 0;)
-		if (m->with[i].status != expected) {
+	for (unsigned i = m->rounds + (m->first != NULL); i-- > 0;) {
+		const int status = i < m->rounds ? m->with[i].status : m->first->status;
+		if (status != expected) {
 			j->fails = expected ? HP_FAILS_WITHOUT : HP_FAILS_WITH;
-			j->status = expected ? expected : m->with[i].status;
-			j->other = expected ? m->with[i].status : 0;
+			j->status = expected ? expected : status;
+			j->other = expected ? status : 0;
 		}
+	}
 	for (unsigned i = m->rounds; i-- > 0;)
 		if (m->without[i].status != expected) {
 			j->fails = HP_FAILS_VARIES;
 			j->status = expected ? expected : m->without[i].status;
 			j->other = expected ? m->without[i].status : 0;
 		}
+	for (unsigned i = m->rounds; i-- > 0;)
+		for (unsigned k = 0; k < m->others; k++)
+			if (!m->other[k].absent[0] && m->other[k].trial[i].status != expected)
+				j->ends[k] = m->other[k].trial[i].status;
 }
 
 /* Whether large buffers are a part of the program's memory that counts. */
@@ -203,10 +206,61 @@ static bool has_little(const struct hp_measured *m, uint64_t faults_without, uin
 	return !m->known || !large_count(m);
 }
 
+/* The time decides. If it is the same, or tells less surely, the processor time does: other programs get what is saved,
+ * and it is less noisy on a busy machine. A difference counts against the time, of which a program that waits needs next
+ * to none on a processor. */
+static struct hp_times times_of(const struct hp_trial *a, const struct hp_trial *b, unsigned n)
+{
+	struct hp_times t = { compare(a, b, n, wall_of), compare(a, b, n, cpu_of), false };
+	const struct hp_medians x = hp_medians(a, n), y = hp_medians(b, n);
+	const bool much = fabs(x.cpu_s - y.cpu_s) >= x.wall_s / 100;
+
+	if (t.wall.sure < t.cpu.sure)
+		t.by_cpu = !t.cpu.better || much;
+	else
+		t.by_cpu = !t.wall.better && t.cpu.sure && t.cpu.better && much;
+	return t;
+}
+
+static const struct hp_comparison *decisive(const struct hp_times *t)
+{
+	return t->by_cpu ? &t->cpu : &t->wall;
+}
+
+/* Compare what gains with each alternative, for which the burden of proof is hugepin's. Of several that are enough the
+ * fastest is named, and one that is enough decides whatever the rounds tell of others. */
+static void judge_others(const struct hp_measured *m, struct hp_judgement *j)
+{
+	const enum hp_sure gains = j->sure;
+	double least_s = HUGE_VAL;
+
+	for (unsigned i = 0; i < m->others; i++) {
+		if (m->other[i].absent[0] || j->ends[i])
+			continue;
+		j->beside[i] = times_of(m->other[i].trial, m->with, m->rounds);
+		if (j->answer != HP_ANSWER_YES && j->decides < 0)
+			continue;
+		const struct hp_comparison *const c = decisive(&j->beside[i]);
+		const double wall_s = hp_medians(m->other[i].trial, m->rounds).wall_s;
+		if (c->sure && c->better <= 0 && wall_s < least_s) {
+			j->answer = HP_ANSWER_ENOUGH;
+			j->sure = HP_MIN(gains, c->sure);
+			j->decides = (int)i;
+			least_s = wall_s;
+		} else if (!c->sure && j->answer == HP_ANSWER_YES) {
+			j->answer = HP_ANSWER_UNSURE;
+			j->sure = HP_UNSURE;
+			j->decides = (int)i;
+		} else if (c->sure && j->answer == HP_ANSWER_YES) {
+			j->sure = HP_MIN(j->sure, c->sure);
+		}
+	}
+}
+
 struct hp_judgement hp_judge(const struct hp_measured *m)
 {
 	static const enum hp_answer answers[] = { HP_ANSWER_SLOWER, HP_ANSWER_SAME, HP_ANSWER_YES };
-	struct hp_judgement j = { .answer = HP_ANSWER_LONG };
+	struct hp_judgement j = { .answer = HP_ANSWER_LONG, .decides = -1 };
 
 	if (!m->rounds)
 		return j;
@@ -219,8 +273,7 @@ struct hp_judgement hp_judge(const struct hp_measured *m)
 		j.sure = j.fails == HP_FAILS_WITH && m->rounds > 1 ? HP_SURE : HP_LIKELY;
 		return j;
 	}
-	j.wall = compare(m->without, m->with, m->rounds, wall_of);
-	j.cpu = compare(m->without, m->with, m->rounds, cpu_of);
+	j.times = times_of(m->without, m->with, m->rounds);
 	if (m->thp_rounds) {
 		const struct hp_comparison cpu = compare(m->chosen, m->thp, m->thp_rounds, cpu_of);
 		j.thp = compare(m->chosen, m->thp, m->thp_rounds, wall_of);
@@ -228,31 +281,23 @@ struct hp_judgement hp_judge(const struct hp_measured *m)
 		if (j.thp_by_cpu)
 			j.thp = cpu;
 	}
-
-	/* The time decides. If it is the same, or tells less surely, the processor time does: other programs get what
-	 * is saved, and it is less noisy on a busy machine. A difference counts against the time, of which a program
-	 * that waits needs next to none on a processor. */
-	const struct hp_medians a = hp_medians(m->without, m->rounds), b = hp_medians(m->with, m->rounds);
-	const bool much = fabs(a.cpu_s - b.cpu_s) >= a.wall_s / 100;
-	if (j.wall.sure < j.cpu.sure)
-		j.by_cpu = !j.cpu.better || much;
-	else
-		j.by_cpu = !j.wall.better && j.cpu.sure && j.cpu.better && much;
-	const struct hp_comparison *const by = j.by_cpu ? &j.cpu : &j.wall;
+	const struct hp_comparison *const by = decisive(&j.times);
 	j.answer = by->sure ? answers[by->better + 1] : HP_ANSWER_UNSURE;
 	j.sure = by->sure;
-	if (j.answer == HP_ANSWER_UNSURE && has_little(m, a.faults, b.faults)) {
+	if (j.answer == HP_ANSWER_UNSURE &&
+	    has_little(m, hp_medians(m->without, m->rounds).faults, hp_medians(m->with, m->rounds).faults)) {
 		j.by_facts = true;
 		j.answer = HP_ANSWER_SAME;
 		j.sure = HP_LIKELY;
 	}
+	judge_others(m, &j);
 	return j;
 }
 
 const char *hp_answer_name(enum hp_answer a)
 {
 	static const char *const names[] = {
-		[HP_ANSWER_YES] = "yes",       [HP_ANSWER_SAME] = "same", [HP_ANSWER_SLOWER] = "slower",
+		[HP_ANSWER_YES] = "yes",       [HP_ANSWER_ENOUGH] = "enough", [HP_ANSWER_SAME] = "same", [HP_ANSWER_SLOWER] = "slower",
 		[HP_ANSWER_UNSURE] = "unsure", [HP_ANSWER_LONG] = "long", [HP_ANSWER_BREAKS] = "breaks",
 		[HP_ANSWER_FAILS] = "fails",
 	};
@@ -342,15 +387,24 @@ static void add_percent(struct sentence *s, uint64_t part, uint64_t whole)
 	add(s, "%.0f %%", part < whole ? fmin(percent, 99) : percent);
 }
 
-/* "2.31 s without, 1.28 s with (medians of 5 rounds each)" */
-static void add_times(struct sentence *s, const struct hp_measured *m, bool cpu)
+static void add_median(struct sentence *s, const struct hp_trial *t, unsigned rounds, bool cpu)
 {
-	const struct hp_medians a = hp_medians(m->without, m->rounds), b = hp_medians(m->with, m->rounds);
+	const struct hp_medians m = hp_medians(t, rounds);
 
-	add_seconds(s, cpu ? a.cpu_s : a.wall_s);
+	add_seconds(s, cpu ? m.cpu_s : m.wall_s);
+}
+
+/* "2.310 s without, 1.300 s with mimalloc, 1.280 s with hugepin (medians of 5 rounds each)". other: NULL: none */
+static void add_times(struct sentence *s, const struct hp_measured *m, const struct hp_other *other, bool cpu)
+{
+	add_median(s, m->without, m->rounds, cpu);
 	add(s, " without, ");
-	add_seconds(s, cpu ? b.cpu_s : b.wall_s);
-	add(s, " with");
+	if (other) {
+		add_median(s, other->trial, m->rounds, cpu);
+		add(s, " with %s, ", other->called);
+	}
+	add_median(s, m->with, m->rounds, cpu);
+	add(s, other ? " with hugepin" : " with");
 	if (m->rounds > 1)
 		add(s, " (medians of %u rounds each)", m->rounds);
 	else
@@ -359,26 +413,56 @@ static void add_times(struct sentence *s, const struct hp_measured *m, bool cpu)
 
 static void say_sure(struct sentence *s, const struct hp_measured *m, const struct hp_judgement *j)
 {
-	const struct hp_comparison *const c = j->by_cpu ? &j->cpu : &j->wall;
+	const bool beside = j->answer == HP_ANSWER_ENOUGH;
+	const struct hp_times *const t = beside ? &j->beside[j->decides] : &j->times;
+	const struct hp_comparison *const c = decisive(t);
 
 	if (j->by_facts) {
 		add(s, "how sure: likely, by its memory and faults; ");
 		if (m->rounds > 1)
-			add(s, "its times do not tell: equal rounds differ by %.0f %%", j->wall.spread * 100);
+			add(s, "its times do not tell: equal rounds differ by %.0f %%", t->wall.spread * 100);
 		else
 			add(s, "there was time for one round");
 		return;
 	}
 	add(s, "how sure: %s", j->sure == HP_SURE ? "sure" : "likely, more rounds (-n) may tell");
-	if (c->separate)
+	if (c->separate && !beside)
 		add(s, "; each round %s took less than each round %s", c->better > 0 ? "with it" : "without it",
 		    c->better > 0 ? "without it" : "with it");
-	else if (c->low > 0)
-		add(s, "; between %.2f and %.2f times as fast, with 98 %% confidence", c->low, c->high);
-	if (j->by_cpu && j->wall.better == 0 && j->wall.sure)
+	if (c->low > 0)
+		add(s, "; between %.2f and %.2f times as fast%s%s, with 98 %% confidence", c->low, c->high,
+		    beside ? " as by " : "", beside ? m->other[j->decides].called : "");
+	if (t->by_cpu && t->wall.better == 0 && t->wall.sure)
 		add(s, "; the time from start to end is the same");
-	else if (j->by_cpu)
-		add(s, "; the time from start to end tells less, its rounds differ by %.0f %%", j->wall.spread * 100);
+	else if (t->by_cpu)
+		add(s, "; the time from start to end tells less, its rounds differ by %.0f %%", t->wall.spread * 100);
+}
+
+/* Hugepin beside what costs nothing. */
+static void say_beside(struct sentence *s, const struct hp_measured *m, const struct hp_judgement *j, unsigned i)
+{
+	const struct hp_other *const o = &m->other[i];
+	const struct hp_times *const t = &j->beside[i];
+	const struct hp_comparison *const c = decisive(t);
+
+	add(s, "beside %s: ", o->called);
+	if (o->absent[0]) {
+		add(s, "not measured, %s", o->absent);
+	} else if (j->ends[i]) {
+		add(s, "the program fails with it: ");
+		add_status(s, j->ends[i]);
+	} else {
+		add_median(s, o->trial, m->rounds, t->by_cpu);
+		add(s, "%s, ", t->by_cpu ? " of processor time" : "");
+		add_bytes(s, hp_medians(o->trial, m->rounds).rss_bytes);
+		add(s, "; with hugepin it ");
+		add_ratio(s, c->ratio, t->by_cpu);
+		if (c->low > 0)
+			add(s, ", %s: %.2f to %.2f times as fast", c->sure == HP_SURE ? "sure" : c->sure ? "likely" : "unsure",
+			    c->low, c->high);
+		else
+			add(s, ", %s", c->sure ? "likely" : "unsure");
+	}
 }
 
 static bool forks_stop(const struct hp_measured *m)
@@ -391,7 +475,7 @@ static void say_why(struct sentence *s, const struct hp_measured *m, const struc
 	const struct hp_medians a = hp_medians(m->without, m->rounds), b = hp_medians(m->with, m->rounds);
 
 	add(s, "why: ");
-	if (j->answer == HP_ANSWER_SLOWER && !j->by_cpu && a.wall_s < SHORT_S && b.wall_s - a.wall_s < START_S) {
+	if (j->answer == HP_ANSWER_SLOWER && !j->times.by_cpu && a.wall_s < SHORT_S && b.wall_s - a.wall_s < START_S) {
 		add(s, "it is short, and to load hugepin takes ");
 		add_seconds(s, b.wall_s - a.wall_s);
 		add(s, " of each start; ");
@@ -404,7 +488,7 @@ static void say_why(struct sentence *s, const struct hp_measured *m, const struc
 		add(s, "its large buffers lay in hugepages, but page faults and TLB misses cost it little time; ");
 	} else if (m->known && m->sparse) { /* what helps it is not hugepages */
 		add(s, "%s; ", m->why);
-	} else if (m->known && (helped || j->answer == HP_ANSWER_YES || !m->why[0])) {
+	} else if (m->known && (helped || j->answer <= HP_ANSWER_ENOUGH || !m->why[0])) {
 		add_percent(s, m->large_bytes, m->large_bytes + m->other_bytes);
 		add(s, " of its memory is in large buffers");
 		if (m->large_bytes) {
@@ -447,18 +531,19 @@ static void say_cost(struct sentence *s, const struct hp_measured *m, const stru
 {
 	const struct hp_medians a = hp_medians(m->without, m->rounds), b = hp_medians(m->with, m->rounds);
 
+	/* What lies in the pool is no part of the former, so both are of one process and one run. */
 	add(s, "cost: memory of its largest process ");
 	add_bytes(s, a.rss_bytes);
 	add(s, " -> ");
-	add_bytes(s, b.rss_bytes);
+	add_bytes(s, m->known ? m->rss_bytes : b.rss_bytes);
 	if (m->hugetlb_bytes) {
 		add(s, ", and ");
 		add_bytes(s, m->hugetlb_bytes);
 		add(s, " of the pool");
 	}
-	if (j->by_cpu) {
+	if (j->times.by_cpu) {
 		add(s, "; time from start to end ");
-		add_times(s, m, false);
+		add_times(s, m, NULL, false);
 	} else {
 		add(s, "; processor time ");
 		add_seconds(s, a.cpu_s);
@@ -527,70 +612,87 @@ static unsigned say_tail(const char *tail, char line[][HP_SAY_SIZE], unsigned ro
 	return lines;
 }
 
+/* How a program that takes too long can be checked. */
+static unsigned say_long(struct sentence *s, const struct hp_measured *m)
+{
+	add(&s[0], "use hugepin: cannot tell, a run of %s takes longer than half of the %.*f s that -t allows", m->program,
+	    m->limit_s < 10 ? 1 : 0, m->limit_s);
+	add(&s[1], "how: if it ends by itself, hugepin check -t %.0f %s%s-- %s", ceil(m->limit_s * 10), m->against, m->options,
+	    m->program);
+	add(&s[2],
+	    "how: if it is a server, check a script that starts it, sends it work and stops it; or look at it by hugepin "
+	    "top, started by HUGEPIN_STATS=1 hugepin run %s-- %s",
+	    m->options, m->program);
+	return 3;
+}
+
+static void say_answer(struct sentence *s, const struct hp_measured *m, const struct hp_judgement *j)
+{
+	const struct hp_times *const t = &j->times;
+	const struct hp_other *const other = j->decides >= 0 ? &m->other[j->decides] : NULL;
+	const bool by_cpu = other ? j->beside[j->decides].by_cpu : t->by_cpu && j->answer != HP_ANSWER_UNSURE;
+
+	add(s, "use hugepin: ");
+	if (j->answer == HP_ANSWER_ENOUGH) {
+		add(s, "no, %s is enough: ", other->called);
+	} else if (j->answer == HP_ANSWER_UNSURE && m->rounds == 1) {
+		add(s, "cannot tell, there was time for one round: ");
+	} else if (j->answer == HP_ANSWER_UNSURE && other) {
+		add(s, "cannot tell, it ");
+		add_ratio(s, decisive(t)->ratio, t->by_cpu);
+		add(s, ", but rounds do not tell whether %s is enough: ", other->called);
+	} else if (j->answer == HP_ANSWER_UNSURE) {
+		add(s, "cannot tell, rounds of the same program differ by %.0f %%, the medians by %.1f %%: ",
+		    t->wall.spread * 100, fabs(1 - 1 / t->wall.ratio) * 100);
+	} else if (j->answer == HP_ANSWER_SAME) {
+		add(s, "no, nothing to gain%s: ", t->by_cpu ? ", by processor time" : "");
+	} else {
+		add(s, "%s, it ", j->answer == HP_ANSWER_YES ? "yes" : "no");
+		add_ratio(s, decisive(t)->ratio, t->by_cpu);
+		add(s, ": ");
+	}
+	if (j->by_facts && m->rounds == 1) /* the times of one round tell nothing, and may look like a loss */
+		add(s, "by its memory and faults");
+	else
+		add_times(s, m, other, by_cpu);
+}
+
 unsigned hp_judge_say(const struct hp_measured *m, const struct hp_judgement *j, char line[HP_SAY_MAX][HP_SAY_SIZE])
 {
 	struct sentence s[HP_SAY_MAX];
-	const struct hp_comparison *const by = j->by_cpu ? &j->cpu : &j->wall;
-	unsigned lines;
+	unsigned n = 0;
 
 	for (unsigned i = 0; i < HP_SAY_MAX; i++) {
 		line[i][0] = '\0';
 		s[i] = (struct sentence){ line[i], 0 };
 	}
-	switch (j->answer) {
-	case HP_ANSWER_LONG:
-		add(&s[0], "use hugepin: cannot tell, a run of %s takes longer than half of the %.*f s that -t allows",
-		    m->program, m->limit_s < 10 ? 1 : 0, m->limit_s);
-		add(&s[1], "how: if it ends by itself, hugepin check -t %.0f %s-- %s", ceil(m->limit_s * 10),
-		    m->options, m->program);
-		add(&s[2],
-		    "how: if it is a server, check a script that starts it, sends it work and stops it; or look at it "
-		    "by hugepin top, started by HUGEPIN_STATS=1 hugepin run %s-- %s",
-		    m->options, m->program);
-		return 3;
-	case HP_ANSWER_BREAKS:
-	case HP_ANSWER_FAILS:
+	if (j->answer == HP_ANSWER_LONG)
+		return say_long(s, m);
+	if (j->answer == HP_ANSWER_BREAKS || j->answer == HP_ANSWER_FAILS) {
 		say_failure(&s[0], m, j);
-		lines = 1 + say_tail(m->tail, line + 1, HP_SAY_MAX - 2);
+		n = 1 + say_tail(m->tail, line + 1, TAIL_LINES);
 		/* grep(1) and diff(1), for example, exit with 1 where nothing is wrong. */
 		if (j->fails == HP_FAILS_BOTH && WIFEXITED(j->status))
-			add(&s[lines++], "how: if that is no failure, check a script that runs %s and exits with 0", m->program);
-		return lines;
-	case HP_ANSWER_UNSURE:
-		if (m->rounds > 1)
-			add(&s[0],
-			    "use hugepin: cannot tell, rounds of the same program differ by %.0f %%, the medians by "
-			    "%.1f %%: ",
-			    j->wall.spread * 100, fabs(1 - 1 / j->wall.ratio) * 100);
-		else
-			add(&s[0], "use hugepin: cannot tell, there was time for one round: ");
-		add_times(&s[0], m, false);
-		say_why(&s[1], m, j);
-		say_cost(&s[2], m, j);
-		add(&s[3], "how: hugepin check -n %u -t %.0f %s-- %s, when the machine does nothing else",
-		    HP_MIN(4 * m->rounds + 5, HP_ROUNDS_MAX), ceil(m->limit_s * 5), m->options, m->program);
-		if (m->load > m->processors)
-			add(&s[3], " (now %.0f programs want its %u processors)", m->load, m->processors);
-		return 4;
-	case HP_ANSWER_SAME:
-		add(&s[0], "use hugepin: no, nothing to gain%s: ", j->by_cpu ? ", by processor time" : "");
-		break;
-	case HP_ANSWER_YES:
-	case HP_ANSWER_SLOWER:
-		add(&s[0], "use hugepin: %s, it ", j->answer == HP_ANSWER_YES ? "yes" : "no");
-		add_ratio(&s[0], by->ratio, j->by_cpu);
-		add(&s[0], ": ");
-		break;
+			add(&s[n++], "how: if that is no failure, check a script that runs %s and exits with 0", m->program);
+		return n;
 	}
-	if (j->by_facts && m->rounds == 1) /* the times of one round tell nothing, and may look like a loss */
-		add(&s[0], "by its memory and faults");
-	else
-		add_times(&s[0], m, j->by_cpu);
-	say_sure(&s[1], m, j);
-	say_why(&s[2], m, j);
-	say_cost(&s[3], m, j);
-	if (j->answer != HP_ANSWER_YES)
-		return 4;
-	say_how(&s[4], m, j);
-	return 5;
+	say_answer(&s[n++], m, j);
+	if (j->answer != HP_ANSWER_UNSURE)
+		say_sure(&s[n++], m, j);
+	say_why(&s[n++], m, j);
+	say_cost(&s[n++], m, j);
+	for (unsigned i = 0; i < m->others; i++)
+		say_beside(&s[n++], m, j, i);
+	if (*m->note)
+		add(&s[n++], "note: %s", m->note);
+	if (m->busy >= BUSY)
+		add(&s[n++], "note: other programs took %.0f %% of the machine's processor time meanwhile", m->busy * 100);
+	if (j->answer == HP_ANSWER_YES)
+		say_how(&s[n++], m, j);
+	else if (j->answer == HP_ANSWER_ENOUGH)
+		add(&s[n++], "how: %s%s", m->other[j->decides].how, m->program);
+	else if (j->answer == HP_ANSWER_UNSURE)
+		add(&s[n++], "how: hugepin check -n %u -t %.0f %s%s-- %s, when the machine does nothing else",
+		    HP_MIN(4 * m->rounds + 5, HP_ROUNDS_MAX), ceil(m->limit_s * 5), m->against, m->options, m->program);
+	return n;
 }

@@ -43,8 +43,9 @@ struct hp_comparison {
 	bool separate; /* each run of the better one took less than each run of the other */
 };
 
-/* A difference below this share of the time counts as none. */
-#define HP_MARGIN 0.03
+/* A difference up to this share of the time counts as none. One of the two is better if all of the interval lies beyond
+ * it, and neither if the interval holds nothing beyond twice of it. So more rounds always lead to one of these. */
+#define HP_MARGIN 0.02
 
 /* Compare n times of A with n of B by the rank sum test of Mann and Whitney. It needs no assumption on how times are
  * distributed, and an outlier counts no more than any other long run. n: up to HP_ROUNDS_MAX. */
@@ -52,13 +53,26 @@ struct hp_comparison hp_compare(const double *a, const double *b, unsigned n);
 
 /* ------------------------------------------------------------------ judging */
 
+/* What a user can have for nothing instead of hugepin. */
+struct hp_other {
+	const char *name, *called; /* for scripts and for people: "tunable", "glibc's tunable" */
+	char how[300]; /* what stands before the program: "GLIBC_TUNABLES=... " */
+	char absent[300]; /* why it was not measured; "": it was */
+	const struct hp_trial *trial; /* `rounds` of them */
+};
+#define HP_OTHERS_MAX 3
+
 /* The facts of the runs with and without hugepin. */
 struct hp_measured {
 	const struct hp_trial *without, *with; /* `rounds` of each */
+	const struct hp_trial *first; /* a run with hugepin whose time does not count; NULL: none */
 	unsigned rounds;
-	/* Memory at the peak, by the kernel; summed over processes. known: the heap told. */
+	const struct hp_other *other;
+	unsigned others;
+	/* Memory at the peak, by the kernel, of one process in one run. known: the heap told. */
 	bool known;
 	uint64_t large_bytes, hugetlb_bytes, thp_bytes, other_bytes; /* other: memory that is in no large buffer */
+	uint64_t rss_bytes; /* without the pool's pages */
 	char why[256]; /* the heap's sentence for the largest process (base/summary.h); "" */
 	bool sparse; /* it says that the process touches little of its large buffers */
 	double fork_s; /* the longest that a fork stopped a process with memory of the pool; 0: none did */
@@ -66,14 +80,15 @@ struct hp_measured {
 	const struct hp_trial *thp, *chosen;
 	unsigned thp_rounds;
 	double limit_s; /* the time limit */
-	double load; /* of the machine, as of getloadavg(3); 0: not known */
-	unsigned processors;
-	const char *options, *program; /* for the advice: "--fork=cow ", "sort" */
+	double busy; /* the share of the machine's processor time that others took meanwhile */
+	const char *against, *options, *program; /* for the advice: "--against=tunable ", "--fork=cow ", "sort" */
+	const char *note; /* what stands in the way of the program (cmd/target.h); "" */
 	const char *tail; /* the last lines that the program printed before it failed; "" */
 };
 
 enum hp_answer {
 	HP_ANSWER_YES,
+	HP_ANSWER_ENOUGH, /* it gains, and not more than by what costs nothing */
 	HP_ANSWER_SAME, /* nothing gained */
 	HP_ANSWER_SLOWER,
 	HP_ANSWER_UNSURE, /* the rounds do not tell */
@@ -91,15 +106,23 @@ enum hp_fails {
 	HP_FAILS_VARIES, /* it ends in several ways without hugepin */
 };
 
+/* How long A and B take. */
+struct hp_times {
+	struct hp_comparison wall, cpu;
+	bool by_cpu; /* the processor time decides, since the time itself does not differ or does not tell */
+};
+
 struct hp_judgement {
 	enum hp_answer answer;
 	enum hp_sure sure;
 	enum hp_fails fails;
 	int status; /* of the run that fails, as of waitpid(2) */
 	int other; /* of a run that ends in another way; HP_FAILS_BOTH: 0 */
-	bool by_cpu; /* the processor time decided, since the time itself does not differ or does not tell */
 	bool by_facts; /* no time decided, but the program has next to nothing that hugepages could serve */
-	struct hp_comparison wall, cpu;
+	struct hp_times times; /* of the runs without and with hugepin */
+	struct hp_times beside[HP_OTHERS_MAX]; /* of each alternative and hugepin */
+	int ends[HP_OTHERS_MAX]; /* how the program ends with it, if otherwise than without; else 0 */
+	int decides; /* the alternative that is enough, or, with HP_ANSWER_UNSURE, that may be; -1: none */
 	struct hp_comparison thp; /* of `chosen` with `thp`; all 0 if that was not tried */
 	bool thp_by_cpu;
 };
@@ -110,9 +133,9 @@ struct hp_judgement hp_judge(const struct hp_measured *m);
 const char *hp_answer_name(enum hp_answer a);
 const char *hp_fails_name(enum hp_fails f);
 
-#define HP_SAY_MAX 5
+#define HP_SAY_MAX (7 + HP_OTHERS_MAX)
 #define HP_SAY_SIZE 600
-/* Write up to five lines for people. Returns their number. */
+/* Write lines for people. Returns their number. */
 unsigned hp_judge_say(const struct hp_measured *m, const struct hp_judgement *j, char line[HP_SAY_MAX][HP_SAY_SIZE]);
 
 #endif

@@ -3,6 +3,7 @@
  */
 #include "cmd/machine.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -52,4 +53,17 @@ bool hp_machine_thp(void)
 									      !hp_page_is_pmd())
 		choice = size; /* if base pages are larger, there is only a size of 2 MiB with a file of its own */
 	return (!strcmp(choice, "always") || !strcmp(choice, "madvise")) && prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) != 1;
+}
+
+struct hp_ticks hp_machine_ticks(const char *line)
+{
+	uint64_t user, nice, system, idle, wait, irq, softirq, steal;
+
+	if (strncmp(line, "cpu ", 4) ||
+	    sscanf(line + 4,
+		   "%" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64, &user,
+		   &nice, &system, &idle, &wait, &irq, &softirq, &steal) != 8)
+		return (struct hp_ticks){ 0, 0 };
+	const uint64_t busy = user + nice + system + irq + softirq + steal;
+	return (struct hp_ticks){ busy, busy + idle + wait };
 }

@@ -30,4 +30,12 @@ char *hp_machine_choice(const char *path, char word[HP_TEXT_MAX]);
 /* Whether this process can have transparent hugepages of 2 MiB by madvise(2). */
 bool hp_machine_thp(void);
 
+/* Processor time since boot, of all processors together, in ticks. */
+struct hp_ticks {
+	uint64_t busy, all; /* busy: of programs and of the kernel, and what a hypervisor gave to others */
+};
+
+/* Read the first line of /proc/stat. all: 0 if it is no such line. Pure. */
+struct hp_ticks hp_machine_ticks(const char *line);
+
 #endif

@@ -24,7 +24,7 @@ enum {
  * cmd/models.c. */
 #define HP_COMMANDS(X) \
 	X(run, "[OPTION...] [--] PROGRAM [ARG...]", "start PROGRAM with its buffers of 32 KiB and more in hugepages") \
-	X(check, "[-t SECONDS] [-n ROUNDS] [--json] [OPTION...] [--] PROGRAM [ARG...]", \
+	X(check, "[-t SECONDS] [-n ROUNDS] [--against=LIST] [--json] [OPTION...] [--] PROGRAM [ARG...]", \
 	  "run PROGRAM without and with hugepin, and say whether it gains") \
 	X(stats, "FILE...", "what a program told at exit, by files of --stats=file:FILE, as JSON") \
 	X(info, "", "what this machine offers for that, and what to change") \

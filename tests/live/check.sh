@@ -37,7 +37,7 @@ script() { printf '#!/bin/sh\n%s\n' "$2" >"$t/$1"; chmod 755 "$t/$1"; }
 # hugepages N: whether N MiB that this shell maps now would be in hugepages: the pool, or THP.
 hugepages() { pool_has $(($1 / 2)) || grep -Eq '\[(always|madvise)\]' /sys/kernel/mm/transparent_hugepage/enabled; }
 
-for own in '-t SECONDS' '-n ROUNDS' --json; do
+for own in '-t SECONDS' '-n ROUNDS' --against=LIST --json; do
 	says "its help has a line for $own" 0 "^  $own$" "${check[@]}" --help
 done
 
@@ -106,6 +106,51 @@ says 'a program that takes less time with it gains: status 0' 0 '^use hugepin: y
 	"${ticks[@]}" -n 4 "$t/gains"
 says 'and is told how' 0 '^how: hugepin run --decay=5s -- ' "${ticks[@]}" -n 4 --decay=5s -- "$t/gains"
 says 'one that takes more does not: status 5' 5 '^use hugepin: no, it is [0-9.]* times as slow' "${ticks[@]}" -n 4 "$t/loses"
+
+# Beside what costs nothing.
+thp=$(sed -n 's/.*\[\(.*\)\].*/\1/p' /sys/kernel/mm/transparent_hugepage/enabled 2>/dev/null)
+# shellcheck disable=SC2016
+script enough 'printf . >>"$TICKS"; [ -n "$LD_PRELOAD$GLIBC_TUNABLES" ] || printf .... >>"$TICKS"'
+if [ "$thp" = madvise ] && ldd --version | awk 'NR == 1 { exit !($NF >= 2.35) }'; then
+	says 'what the tunable does as well needs no hugepin: status 5' 5 "^use hugepin: no, glibc's tunable is enough: " \
+		"${ticks[@]}" -n 5 --against=tunable "$t/enough"
+	says 'and is told how' 5 "^how: GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $t/enough\$" "${ticks[@]}" -n 5 --against=tunable "$t/enough"
+	says 'what hugepin does better is a yes beside it: status 0' 0 '^use hugepin: yes, it is [0-9.]* times as fast' \
+		"${ticks[@]}" -n 5 --against=tunable "$t/gains"
+	says 'and the tunable is named' 0 "^beside glibc's tunable: .*; with hugepin it is [0-9.]* times as fast, sure: " \
+		"${ticks[@]}" -n 5 --against=tunable "$t/gains"
+else
+	says 'why the tunable is not measured' 0 "^beside glibc's tunable: not measured, it " "${ticks[@]}" -n 5 --against=tunable "$t/gains"
+fi
+says 'THP for all memory are the machine'"'"'s' 0 '^beside THP for all memory: not measured, .* have them' \
+	"${ticks[@]}" -n 5 --against=thp "$t/gains"
+mimalloc=$(/sbin/ldconfig -p | awk '$1 ~ /^libmimalloc[.]so[.][23]$/ { print $NF; exit }')
+# shellcheck disable=SC2016
+script no-mimalloc 'printf . >>"$TICKS"; [ -n "$LD_PRELOAD" ] || printf .... >>"$TICKS"; case $LD_PRELOAD in *mimalloc*) exit 3; esac'
+if [ "$mimalloc" ]; then
+	says 'mimalloc is enough where it is as fast' 5 '^use hugepin: no, mimalloc is enough: ' "${ticks[@]}" -n 5 --against=mimalloc "$t/enough"
+	says 'and not where the program fails with it' 0 '^beside mimalloc: the program fails with it: exit status 3$' \
+		"${ticks[@]}" -n 5 --against=mimalloc "$t/no-mimalloc"
+fi
+if [ -z "$mimalloc" ]; then
+	says 'a mimalloc that is not there is named' 0 '^beside mimalloc: not measured, the loader finds no libmimalloc' \
+		"${ticks[@]}" -n 5 --against=mimalloc "$t/gains"
+elif unshare -m true 2>/dev/null; then # an empty file stands in for it
+	# shellcheck disable=SC2016
+	says 'a mimalloc that is not there is named' 0 '^beside mimalloc: not measured, the loader finds no libmimalloc.*apt install' \
+		unshare -m bash -c 'mount --bind /dev/null "$1" && shift && "$@"' sh "$(readlink -f "$mimalloc")" \
+		"${ticks[@]}" -n 5 --against=mimalloc "$t/gains"
+else
+	skip 'a mimalloc that is not there is named' 'no mount namespace'
+fi
+if command -v jq >/dev/null; then
+	against() { "${ticks[@]}" --json -n 3 --against=thp,tunable "$t/gains" | jq -e '.busy >= 0 and (.against | keys == ["thp", "tunable"] and
+		(.thp.absent | length > 0) and (.tunable | has("absent") or (.runs | length == 3)))'; }
+	works 'all this is in the JSON' against
+fi
+says 'an alternative that is none' 2 "^hugepin check: --against takes tunable, thp and mimalloc, with commas between, not 'glibc'" \
+	"${check[@]}" --against=glibc true
+
 if hugepages 128; then
 	faults()
 	{
@@ -165,6 +210,8 @@ says 'one that is killed with it, too' 7 ' fails with it: killed by signal 11 ' 
 	"${check[@]}" -- sh -c '[ -z "$LD_PRELOAD" ] || kill -SEGV $$'
 says 'one that fails without it, too, gets no verdict: status 6' 6 \
 	'^use hugepin: cannot tell, .* fails, also without it: exit status 3$' "${check[@]}" -- sh -c 'echo why; exit 3'
+runs_plain() { rm -f "$t/ran"; "${check[@]}" -n 9 -- sh -c "echo >>'$t/ran'; exit 3"; [ "$(wc -l <"$t/ran")" = 2 ]; }
+works 'and is run no more than once each' runs_plain
 says 'with its last lines, too' 6 '^its output ended: why$' "${check[@]}" -- sh -c 'echo why; exit 3'
 # how_fails WHEN STATUS COMMAND: what the JSON has of a failure.
 how_fails() { "${check[@]}" --json -n 2 -- sh -c "$3" | jq -e ".failure | .when == \"$1\" and .exit_status == $2 and .signal == null"; }
@@ -196,6 +243,9 @@ END
 gcc -fno-builtin -o "$t/own" "$t/own.c"
 says 'a program with its own malloc: status 125' 125 "^use hugepin: no, $t/own has a malloc of its own" \
 	"${check[@]}" "$t/own"
+gcc -fno-builtin -fvisibility=hidden -o "$t/inside" "$t/own.c"
+says 'one with an allocator that is hidden is measured, and noted' '[56]' "^note: $t/inside has an allocator inside its own file" \
+	"${check[@]}" -n 2 "$t/inside"
 says 'a program that is not there: status 127' 127 '^hugepin check: no-such-program: not found$' \
 	"${check[@]}" no-such-program
 says 'no program' 2 '^hugepin check: which program' "${check[@]}"

@@ -64,6 +64,7 @@ offers 'files for a program' 'three.txt' run --reserve = 3 cat th
 offers 'files, also where an option could be' '' run cat --pa
 offers 'the options of check itself' '--json' check --js
 offers 'and those of run' '1g auto base hugetlb thp' check -t 5 --pages = ''
+offers 'what check compares with' 'mimalloc thp tunable' check --against = ''
 offers 'programs to check' 'basename' check -t 5 -n 3 --json --fork = cow -- basenam
 offers 'no file for its seconds' '' check -t o
 offers 'files for a program to check' 'three.txt' check -n 3 cat th

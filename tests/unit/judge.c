@@ -30,7 +30,7 @@ static void runs(struct hp_trial *t, double wall_s, double cpu_s, double noise)
 static struct hp_measured measured(unsigned rounds)
 {
 	return (struct hp_measured){ .without = without, .with = with, .rounds = rounds, .chosen = pool, .thp = thp,
-				     .limit_s = 60, .options = "", .program = "prog", .tail = "" };
+				     .limit_s = 60, .against = "", .options = "", .program = "prog", .note = "", .tail = "" };
 }
 
 static unsigned say(const struct hp_measured *m)
@@ -106,8 +106,8 @@ TEST(noise_alone_is_seldom_called_a_difference)
 		}
 		const struct hp_measured m = measured(8);
 		const struct hp_judgement j = hp_judge(&m);
-		sure += j.wall.better && j.wall.sure == HP_SURE;
-		likely += j.wall.better != 0;
+		sure += j.times.wall.better && j.times.wall.sure == HP_SURE;
+		likely += j.times.wall.better != 0;
 	}
 	EXPECT(sure <= 40); /* 2 % are expected */
 	EXPECT(likely > 25 && likely <= 130); /* 10 % */
@@ -122,8 +122,8 @@ TEST(one_slow_run_changes_nothing)
 	const struct hp_judgement j = hp_judge(&m);
 	EXPECT_EQ(j.answer, HP_ANSWER_YES);
 	EXPECT_EQ(j.sure, HP_SURE);
-	EXPECT(!j.wall.separate);
-	EXPECT(j.wall.ratio > 1.9 && j.wall.ratio < 2.1);
+	EXPECT(!j.times.wall.separate);
+	EXPECT(j.times.wall.ratio > 1.9 && j.times.wall.ratio < 2.1);
 }
 
 TEST(the_most_rounds_can_be_compared)
@@ -133,6 +133,30 @@ TEST(the_most_rounds_can_be_compared)
 	const struct hp_measured m = measured(HP_ROUNDS_MAX);
 	EXPECT_EQ(hp_judge(&m).answer, HP_ANSWER_YES);
 	EXPECT_EQ(hp_judge(&m).sure, HP_SURE);
+}
+
+/* Sure: all of the interval lies beyond 2 %, or all of it within 4 %. */
+TEST(an_interval_that_does_not_clear_two_per_cent_is_not_sure)
+{
+	static const struct {
+		double from, step; /* of the runs of A; those of B take 1 */
+		int better;
+		enum hp_sure sure;
+	} cases[] = {
+		{ 1.021, 0.001, 1, HP_SURE },  { 0.999, 0.01, 0, HP_UNSURE }, { 1.0, 0.005, 0, HP_SURE },
+		{ 1.0, 0.008, 0, HP_UNSURE },  { 0.97, 0.001, -1, HP_SURE },   { 0.979, 0.0004, 0, HP_SURE },
+	};
+
+	for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+		double a[8], b[8];
+		for (int i = 0; i < 8; i++) {
+			a[i] = cases[k].from + i * cases[k].step;
+			b[i] = 1;
+		}
+		const struct hp_comparison c = hp_compare(a, b, 8);
+		if (!EXPECT_EQ(c.better, cases[k].better) || !EXPECT_EQ(c.sure, cases[k].sure))
+			t_print("# case %zu: %g to %g\n", k, c.low, c.high);
+	}
 }
 
 /* ------------------------------------------------------------------ judging */
@@ -150,13 +174,14 @@ TEST(a_gain_is_a_gain_in_five_lines)
 	m.large_bytes = 940 << 20;
 	m.other_bytes = 60 << 20;
 	m.thp_bytes = 921 << 20;
+	m.rss_bytes = 310 << 20;
 	m.options = "--fork=cow ";
 	EXPECT_EQ(say(&m), 5);
 	SAYS(0, "use hugepin: yes, it is 1.80 times as fast: 2.310 s without, 1.280 s with (medians of 5 rounds each)");
 	SAYS(1, "how sure: sure; each round with it took less than each round without it");
 	SAYS(2, "why: 94 % of its memory is in large buffers, of that 98 % lay in hugepages; ");
 	SAYS(2, "; page faults 131,842 -> 412");
-	SAYS(3, "cost: memory of its largest process 300 MiB -> 300 MiB; processor time 2.200 s -> 1.200 s");
+	SAYS(3, "cost: memory of its largest process 300 MiB -> 310 MiB; processor time 2.200 s -> 1.200 s");
 	EXPECT_STR(line[4], "how: hugepin run --fork=cow -- prog");
 	/* Also of what gains by it. */
 	strcpy(m.why, "the program touches little of its large buffers: 9 GiB were mapped in base pages");
@@ -232,13 +257,6 @@ TEST(noise_that_hides_the_difference_is_told)
 	SAYS(0, "use hugepin: cannot tell, rounds of the same program differ by 100 %, ");
 	SAYS(0, " the medians by 3.8 %: 1.040 s without, ");
 	EXPECT_STR(line[3], "how: hugepin check -n 25 -t 300 -- prog, when the machine does nothing else");
-	m.load = 13.6;
-	m.processors = 2;
-	say(&m);
-	SAYS(3, "nothing else (now 14 programs want its 2 processors)");
-	m.load = 1.9;
-	say(&m);
-	EXPECT(!strstr(line[3], "processors"));
 }
 
 TEST(what_has_nothing_in_large_buffers_gains_nothing_even_if_the_times_do_not_tell)
@@ -301,7 +319,7 @@ TEST(processor_time_decides_where_time_does_not)
 	runs(with, 1, 0.5, 0.005);
 	struct hp_measured m = measured(5);
 	EXPECT_EQ(hp_judge(&m).answer, HP_ANSWER_YES);
-	EXPECT(hp_judge(&m).by_cpu);
+	EXPECT(hp_judge(&m).times.by_cpu);
 	say(&m);
 	SAYS(0, "yes, it takes 50 % less processor time: 1.000 s without, 0.500 s with");
 	SAYS(1, "; the time from start to end is the same");
@@ -311,7 +329,7 @@ TEST(processor_time_decides_where_time_does_not)
 	/* but not against time that does */
 	runs(with, 0.5, 2, 0.005);
 	EXPECT_EQ(hp_judge(&m).answer, HP_ANSWER_YES);
-	EXPECT(!hp_judge(&m).by_cpu);
+	EXPECT(!hp_judge(&m).times.by_cpu);
 	/* and it helps where time is noise */
 	runs(without, 1, 1, 0.9);
 	runs(with, 1, 1, 0.9);
@@ -346,12 +364,12 @@ TEST(the_surer_of_the_two_decides)
 	runs(without, 1, 0.9, 0.001);
 	runs(with, 1, 0.9, 0.001);
 	for (int i = 0; i < 5; i++) {
-		without[i].wall_s = i < 3 ? 1.5 + i * 0.1 : 1.001 + i * 0.001;
+		without[i].wall_s = i < 3 ? 1.5 + i * 0.1 : 1.1 + i * 0.001;
 		with[i].wall_s = i < 4 ? 1.0 + i * 0.0001 : 1.4;
 	}
 	const struct hp_measured m = measured(5);
-	EXPECT_EQ(hp_judge(&m).wall.sure, HP_LIKELY);
-	EXPECT_EQ(hp_judge(&m).cpu.sure, HP_SURE);
+	EXPECT_EQ(hp_judge(&m).times.wall.sure, HP_LIKELY);
+	EXPECT_EQ(hp_judge(&m).times.cpu.sure, HP_SURE);
 	EXPECT_EQ(hp_judge(&m).answer, HP_ANSWER_SAME);
 }
 
@@ -361,7 +379,7 @@ TEST(processor_time_counts_only_where_there_is_much)
 	runs(with, 1, 0.002, 0.005);
 	const struct hp_measured m = measured(5);
 	EXPECT_EQ(hp_judge(&m).answer, HP_ANSWER_SAME);
-	EXPECT(!hp_judge(&m).by_cpu);
+	EXPECT(!hp_judge(&m).times.by_cpu);
 }
 
 /* ------------------------------------------------------------------ failures */
@@ -384,6 +402,19 @@ TEST(what_fails_with_it_only_is_a_no)
 	m.tail = "";
 	EXPECT_EQ(say(&m), 1);
 	SAYS(0, "fails with it: killed by signal 11 (Segmentation fault), without");
+}
+
+TEST(a_run_that_is_not_timed_may_fail_too)
+{
+	runs(without, 2, 2, 0.01);
+	runs(with, 1, 1, 0.01);
+	struct hp_trial first = with[0];
+	struct hp_measured m = measured(5);
+	m.first = &first;
+	EXPECT_EQ(hp_judge(&m).answer, HP_ANSWER_YES);
+	first.status = 11;
+	EXPECT_EQ(hp_judge(&m).answer, HP_ANSWER_BREAKS);
+	EXPECT_EQ(hp_judge(&m).status, 11);
 }
 
 /* What a program does before it fails tells nothing about its work, however surely the times differ. */
@@ -449,6 +480,143 @@ TEST(processes_that_stay_behind_are_told)
 	const struct hp_measured m = measured(5);
 	say(&m);
 	SAYS(3, "; it left 2 processes running, which were not measured but ended");
+}
+
+TEST(a_machine_that_others_use_is_told)
+{
+	runs(without, 2, 2, 0.01);
+	runs(with, 1, 1, 0.01);
+	struct hp_measured m = measured(5);
+	m.busy = 0.099;
+	EXPECT_EQ(say(&m), 5);
+	m.busy = 0.26;
+	EXPECT_EQ(say(&m), 6);
+	EXPECT_STR(line[4], "note: other programs took 26 % of the machine's processor time meanwhile");
+	EXPECT_STR(line[5], "how: hugepin run -- prog");
+}
+
+TEST(what_stands_in_the_way_is_told)
+{
+	runs(without, 1, 1, 0.001);
+	runs(with, 1, 1, 0.001);
+	struct hp_measured m = measured(5);
+	m.note = "prog has an allocator";
+	EXPECT_EQ(say(&m), 5);
+	EXPECT_STR(line[4], "note: prog has an allocator");
+}
+
+/* Memory and pages of the pool are those of one process in one run: medians of others do not count. */
+TEST(memory_and_pool_are_of_one_run)
+{
+	runs(without, 2, 2, 0.01);
+	runs(with, 1, 1, 0.01);
+	struct hp_measured m = measured(5);
+	m.known = true;
+	m.rss_bytes = 20 << 20;
+	m.hugetlb_bytes = m.large_bytes = 280 << 20;
+	say(&m);
+	SAYS(3, "cost: memory of its largest process 300 MiB -> 20 MiB, and 280 MiB of the pool; ");
+}
+
+/* ------------------------------------------------------------------ beside what costs nothing */
+
+static struct hp_trial trial[HP_OTHERS_MAX][HP_ROUNDS_MAX];
+static struct hp_other other[HP_OTHERS_MAX];
+
+/* Measured beside so many alternatives, all as fast as without hugepin. */
+static struct hp_measured beside(unsigned others)
+{
+	static const char *const names[] = { "tunable", "thp", "mimalloc" };
+	static const char *const called[] = { "glibc's tunable", "THP for all memory", "mimalloc" };
+	struct hp_measured m = measured(8);
+
+	runs(without, 2, 2, 0.01);
+	runs(with, 1, 1, 0.01);
+	for (unsigned i = 0; i < others; i++) {
+		other[i] = (struct hp_other){ .name = names[i], .called = called[i], .how = "A=1 B=2 ", .trial = trial[i] };
+		runs(trial[i], 2, 2, 0.01);
+	}
+	m.against = "--against=tunable ";
+	m.other = other;
+	m.others = others;
+	return m;
+}
+
+TEST(what_gains_beside_the_alternatives_is_a_yes)
+{
+	const struct hp_measured m = beside(3);
+	const struct hp_judgement j = hp_judge(&m);
+
+	strcpy(other[1].absent, "only the machine can have them");
+	EXPECT_EQ(j.answer, HP_ANSWER_YES);
+	EXPECT_EQ(j.sure, HP_SURE);
+	EXPECT_EQ(j.decides, -1);
+	EXPECT_EQ(say(&m), 8);
+	SAYS(0, "use hugepin: yes, it is 2.00 times as fast: 2.000 s without, 1.000 s with (medians");
+	SAYS(4, "beside glibc's tunable: 2.000 s, 300 MiB; with hugepin it is 2.00 times as fast, sure: 1.9");
+	EXPECT_STR(line[5], "beside THP for all memory: not measured, only the machine can have them");
+	EXPECT_STR(line[7], "how: hugepin run -- prog");
+}
+
+TEST(what_costs_nothing_and_does_as_much_is_enough)
+{
+	struct hp_measured m = beside(2);
+
+	runs(trial[0], 1.01, 1.01, 0.001);
+	runs(with, 1, 1, 0.001);
+	struct hp_judgement j = hp_judge(&m);
+	EXPECT_EQ(j.answer, HP_ANSWER_ENOUGH);
+	EXPECT_EQ(j.sure, HP_SURE);
+	EXPECT_EQ(j.decides, 0);
+	EXPECT(!strcmp(hp_answer_name(j.answer), "enough"));
+	EXPECT_EQ(say(&m), 7);
+	SAYS(0, "use hugepin: no, glibc's tunable is enough: 2.000 s without, 1.010 s with glibc's tunable, 1.000 s with hugepin (med");
+	SAYS(1, "how sure: sure; between 1.0");
+	SAYS(1, " times as fast as by glibc's tunable, with 98 % confidence");
+	SAYS(4, "beside glibc's tunable: 1.010 s, 300 MiB; with hugepin it takes 1 % less time, sure: 1.0");
+	EXPECT_STR(line[6], "how: A=1 B=2 prog");
+	/* The fastest of several is named, */
+	runs(trial[1], 0.5, 0.5, 0.001);
+	EXPECT_EQ(hp_judge(&m).decides, 1);
+	/* and what is not sure of another one does not count. */
+	runs(trial[1], 1.02, 1.02, 0.5);
+	EXPECT_EQ(hp_judge(&m).answer, HP_ANSWER_ENOUGH);
+	EXPECT_EQ(hp_judge(&m).decides, 0);
+	/* A program that fails with it has no use for it. */
+	trial[0][3].status = 6;
+	m.others = 1;
+	j = hp_judge(&m);
+	EXPECT_EQ(j.answer, HP_ANSWER_YES);
+	EXPECT_EQ(say(&m), 6);
+	SAYS(4, "beside glibc's tunable: the program fails with it: killed by signal 6 (");
+}
+
+TEST(what_may_be_enough_leaves_the_verdict_open)
+{
+	struct hp_measured m = beside(1);
+
+	runs(trial[0], 1.1, 1.1, 0.5);
+	runs(with, 1, 1, 0.01);
+	const struct hp_judgement j = hp_judge(&m);
+	EXPECT_EQ(j.answer, HP_ANSWER_UNSURE);
+	EXPECT_EQ(j.sure, HP_UNSURE);
+	EXPECT_EQ(say(&m), 5);
+	SAYS(0, "use hugepin: cannot tell, it is 2.00 times as fast, but rounds do not tell whether glibc's tunable is enough: 2.0");
+	SAYS(3, "beside glibc's tunable: ");
+	SAYS(3, ", unsure: 0.");
+	EXPECT_STR(line[4], "how: hugepin check -n 37 -t 300 --against=tunable -- prog, when the machine does nothing else");
+}
+
+TEST(what_gains_nothing_does_not_gain_beside_others_either)
+{
+	struct hp_measured m = beside(1);
+
+	runs(without, 1, 1, 0.001);
+	runs(with, 1, 1, 0.001);
+	EXPECT_EQ(hp_judge(&m).answer, HP_ANSWER_SAME);
+	EXPECT_EQ(hp_judge(&m).decides, -1);
+	EXPECT_EQ(say(&m), 5);
+	SAYS(4, "beside glibc's tunable: 2.000 s, ");
 }
 
 /* ------------------------------------------------------------------ which pages */
