@@ -177,6 +177,20 @@ TEST(a_torn_file_tells_what_is_there)
 	}
 }
 
+TEST(a_name_outside_of_its_section_is_none)
+{
+	make();
+	symbol(&made.dynamic[1], "malloc", true);
+	for (made.section[NAMES].sh_size = 0; made.section[NAMES].sh_size < sizeof "\0malloc"; made.section[NAMES].sh_size++)
+		EXPECT_EQ(read_all().allocator, HP_ALLOCATOR_NONE);
+	EXPECT_EQ(read_all().allocator, HP_ALLOCATOR_EXPORTED);
+	/* nor is one that is reached beyond the end of all numbers */
+	made.section[NAMES].sh_size = UINT64_MAX;
+	made.section[NAMES].sh_offset -= 1 << 20;
+	made.dynamic[1].st_name += 1 << 20;
+	EXPECT_EQ(read_all().allocator, HP_ALLOCATOR_NONE);
+}
+
 TEST(numbers_that_point_anywhere_lead_nowhere)
 {
 	static const uint64_t far[] = { 0, 1, 7, 63, 1 << 10, UINT32_MAX, UINT64_MAX / 64, UINT64_MAX - 8, UINT64_MAX };
