@@ -145,6 +145,7 @@ TEST(an_interval_that_does_not_clear_two_per_cent_is_not_sure)
 	} cases[] = {
 		{ 1.021, 0.001, 1, HP_SURE },  { 0.999, 0.01, 0, HP_UNSURE }, { 1.0, 0.005, 0, HP_SURE },
 		{ 1.0, 0.008, 0, HP_UNSURE },  { 0.97, 0.001, -1, HP_SURE },   { 0.979, 0.0004, 0, HP_SURE },
+		{ 0.945, 0.0075, 0, HP_UNSURE },
 	};
 
 	for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
@@ -578,6 +579,9 @@ TEST(what_costs_nothing_and_does_as_much_is_enough)
 	/* The fastest of several is named, */
 	runs(trial[1], 0.5, 0.5, 0.001);
 	EXPECT_EQ(hp_judge(&m).decides, 1);
+	runs(trial[0], 0.4, 0.4, 0.001);
+	EXPECT_EQ(hp_judge(&m).decides, 0);
+	runs(trial[0], 1.01, 1.01, 0.001);
 	/* and what is not sure of another one does not count. */
 	runs(trial[1], 1.02, 1.02, 0.5);
 	EXPECT_EQ(hp_judge(&m).answer, HP_ANSWER_ENOUGH);
@@ -589,6 +593,23 @@ TEST(what_costs_nothing_and_does_as_much_is_enough)
 	EXPECT_EQ(j.answer, HP_ANSWER_YES);
 	EXPECT_EQ(say(&m), 6);
 	SAYS(4, "beside glibc's tunable: the program fails with it: killed by signal 6 (");
+}
+
+/* Of seven rounds one that is as long as those with hugepin leaves the 98 % open, but not the 90 %. */
+TEST(a_verdict_is_as_sure_as_the_less_sure_of_its_comparisons)
+{
+	for (int gains = 0; gains < 2; gains++) {
+		struct hp_measured m = beside(1);
+		m.rounds = 7;
+		runs(without, 2, 2, 0);
+		runs(with, 1, 1, 0);
+		runs(trial[0], gains ? 2 : 1, gains ? 2 : 1, 0);
+		EXPECT_EQ(hp_judge(&m).answer, gains ? HP_ANSWER_YES : HP_ANSWER_ENOUGH);
+		EXPECT_EQ(hp_judge(&m).sure, HP_SURE);
+		(gains ? trial[0] : without)[3] = with[3];
+		EXPECT_EQ(hp_judge(&m).answer, gains ? HP_ANSWER_YES : HP_ANSWER_ENOUGH);
+		EXPECT_EQ(hp_judge(&m).sure, HP_LIKELY);
+	}
 }
 
 TEST(what_may_be_enough_leaves_the_verdict_open)
