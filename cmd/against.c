@@ -1,6 +1,6 @@
 /*
- * What a user can have instead of hugepin for nothing. THP for all memory are a setting of the machine, which no process
- * can have for itself: where it is `always`, the runs without hugepin have them.
+ * What a user can have instead of hugepin for nothing. THP for all memory are a setting of the machine, which no
+ * process can have for itself: where it is `always`, the runs without hugepin have them.
  */
 #include "cmd/against.h"
 
@@ -19,7 +19,8 @@ bool hp_against_parse(const char *list, bool ret_wanted[HP_AGAINST])
 		const size_t len = strcspn(list, ",");
 		int i = 0;
 
-		while (i < HP_AGAINST && (strlen(hp_against_names[i]) != len || strncmp(list, hp_against_names[i], len)))
+		while (i < HP_AGAINST &&
+		       (strlen(hp_against_names[i]) != len || strncmp(list, hp_against_names[i], len)))
 			i++;
 		if (i == HP_AGAINST)
 			return false;

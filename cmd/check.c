@@ -1,8 +1,8 @@
 /*
- * hugepin check: runs a program without and with hugepin, and with what costs nothing (cmd/against.c), in turns, and says
- * whether it gains. The first run of each warms the machine's caches up and is not counted; in the first run with hugepin
- * the heap writes its statistics. Then come rounds, of one run each, which begin with another by turns. They end when the
- * rules (cmd/judge.c) are sure, or when the time is over.
+ * hugepin check: runs a program without and with hugepin, and with what costs nothing (cmd/against.c), in turns, and
+ * says whether it gains. The first run of each warms the machine's caches up and is not counted; in the first run with
+ * hugepin the heap writes its statistics. Then come rounds, of one run each, which begin with another by turns. They
+ * end when the rules (cmd/judge.c) are sure, or when the time is over.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -70,7 +70,9 @@ static int take_option(int letter, const char *argument)
 		option.json = true;
 	} else if (letter == 'a') {
 		if (!hp_against_parse(argument, option.against)) {
-			fprintf(stderr, "hugepin check: --against takes tunable, thp and mimalloc, with commas between, not '%s'\n",
+			fprintf(stderr,
+				"hugepin check: --against takes tunable, thp and mimalloc, with commas between, not "
+				"'%s'\n",
 				argument);
 			return -1;
 		}
@@ -423,7 +425,8 @@ static int run_first(struct hp_measured *m, struct compared *ret_, struct hp_tri
 		if (err)
 			return err;
 		if (!first[v].ended) {
-			snprintf(check.other[i].absent, sizeof check.other[i].absent, "there was no time for a run (-t)");
+			snprintf(check.other[i].absent, sizeof check.other[i].absent,
+				 "there was no time for a run (-t)");
 			continue;
 		}
 		ret_->variant[ret_->count] = v;
@@ -483,10 +486,10 @@ static int measure_all(struct hp_measured *m, bool may_try_thp)
 	const double own_s = own_seconds();
 	const int err = measure(m, may_try_thp);
 	const struct hp_ticks after = hp_machine_ticks(hp_read_line("/proc/stat", line, sizeof line));
-	const double own = (own_seconds() - own_s) * (double)sysconf(_SC_CLK_TCK);
+	const double own = (own_seconds() - own_s) * (double)sysconf(_SC_CLK_TCK),
+		     others = (double)after.busy - (double)before.busy - own;
 
-	m->busy = after.all > before.all ? ((double)(after.busy - before.busy) - own) / (double)(after.all - before.all) : 0;
-	m->busy = HP_MAX(m->busy, 0);
+	m->busy = after.all > before.all && others > 0 ? others / (double)(after.all - before.all) : 0;
 	return err;
 }
 

@@ -93,7 +93,8 @@ static void look_at_sections(const struct file *f, const ElfW(Ehdr) *header, str
 		const bool dynamic = section.sh_type == SHT_DYNSYM;
 		if (!strcmp(name_in(f, &titles, section.sh_name), ".go.buildinfo"))
 			ret_->go = true;
-		if ((!dynamic && section.sh_type != SHT_SYMTAB) || seen[dynamic] || section.sh_link >= header->e_shnum ||
+		if ((!dynamic && section.sh_type != SHT_SYMTAB) || seen[dynamic] ||
+		    section.sh_link >= header->e_shnum ||
 		    !element(f, header->e_shoff, section.sh_link, &names, sizeof names))
 			continue;
 		seen[dynamic] = true;

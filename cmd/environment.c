@@ -19,11 +19,10 @@ uint64_t hp_tunable(const char *tunables, const char *name)
 
 char *hp_tunables_with(const char *tunables, const char *name, uint64_t value)
 {
+	const char *const before = tunables ? tunables : "";
 	char *all;
 
-	if (asprintf(&all, "%s%s%s=%" PRIu64, tunables ? tunables : "", tunables && *tunables ? ":" : "", name, value) < 0)
-		return NULL;
-	return all;
+	return asprintf(&all, "%s%s%s=%" PRIu64, before, *before ? ":" : "", name, value) < 0 ? NULL : all;
 }
 
 char **hp_environment_with(char *const *environment, const char *variable)

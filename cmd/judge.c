@@ -206,9 +206,9 @@ static bool has_little(const struct hp_measured *m, uint64_t faults_without, uin
 	return !m->known || !large_count(m);
 }
 
-/* The time decides. If it is the same, or tells less surely, the processor time does: other programs get what is saved,
- * and it is less noisy on a busy machine. A difference counts against the time, of which a program that waits needs next
- * to none on a processor. */
+/* The time decides. If it is the same, or tells less surely, the processor time does: other programs get what is
+ * saved, and it is less noisy on a busy machine. A difference counts against the time, of which a program that waits
+ * needs next to none on a processor. */
 static struct hp_times times_of(const struct hp_trial *a, const struct hp_trial *b, unsigned n)
 {
 	struct hp_times t = { compare(a, b, n, wall_of), compare(a, b, n, cpu_of), false };
@@ -297,7 +297,8 @@ struct hp_judgement hp_judge(const struct hp_measured *m)
 const char *hp_answer_name(enum hp_answer a)
 {
 	static const char *const names[] = {
-		[HP_ANSWER_YES] = "yes",       [HP_ANSWER_ENOUGH] = "enough", [HP_ANSWER_SAME] = "same", [HP_ANSWER_SLOWER] = "slower",
+		[HP_ANSWER_YES] = "yes",       [HP_ANSWER_ENOUGH] = "enough",
+		[HP_ANSWER_SAME] = "same",     [HP_ANSWER_SLOWER] = "slower",
 		[HP_ANSWER_UNSURE] = "unsure", [HP_ANSWER_LONG] = "long", [HP_ANSWER_BREAKS] = "breaks",
 		[HP_ANSWER_FAILS] = "fails",
 	};
@@ -441,6 +442,7 @@ static void say_sure(struct sentence *s, const struct hp_measured *m, const stru
 /* Hugepin beside what costs nothing. */
 static void say_beside(struct sentence *s, const struct hp_measured *m, const struct hp_judgement *j, unsigned i)
 {
+	static const char *const sure[] = { "unsure", "likely", "sure" };
 	const struct hp_other *const o = &m->other[i];
 	const struct hp_times *const t = &j->beside[i];
 	const struct hp_comparison *const c = decisive(t);
@@ -458,10 +460,9 @@ static void say_beside(struct sentence *s, const struct hp_measured *m, const st
 		add(s, "; with hugepin it ");
 		add_ratio(s, c->ratio, t->by_cpu);
 		if (c->low > 0)
-			add(s, ", %s: %.2f to %.2f times as fast", c->sure == HP_SURE ? "sure" : c->sure ? "likely" : "unsure",
-			    c->low, c->high);
+			add(s, ", %s: %.2f to %.2f times as fast", sure[c->sure], c->low, c->high);
 		else
-			add(s, ", %s", c->sure ? "likely" : "unsure");
+			add(s, ", %s", sure[c->sure]);
 	}
 }
 
@@ -615,13 +616,13 @@ static unsigned say_tail(const char *tail, char line[][HP_SAY_SIZE], unsigned ro
 /* How a program that takes too long can be checked. */
 static unsigned say_long(struct sentence *s, const struct hp_measured *m)
 {
-	add(&s[0], "use hugepin: cannot tell, a run of %s takes longer than half of the %.*f s that -t allows", m->program,
-	    m->limit_s < 10 ? 1 : 0, m->limit_s);
-	add(&s[1], "how: if it ends by itself, hugepin check -t %.0f %s%s-- %s", ceil(m->limit_s * 10), m->against, m->options,
-	    m->program);
+	add(&s[0], "use hugepin: cannot tell, a run of %s takes longer than half of the %.*f s that -t allows",
+	    m->program, m->limit_s < 10 ? 1 : 0, m->limit_s);
+	add(&s[1], "how: if it ends by itself, hugepin check -t %.0f %s%s-- %s", ceil(m->limit_s * 10), m->against,
+	    m->options, m->program);
 	add(&s[2],
-	    "how: if it is a server, check a script that starts it, sends it work and stops it; or look at it by hugepin "
-	    "top, started by HUGEPIN_STATS=1 hugepin run %s-- %s",
+	    "how: if it is a server, check a script that starts it, sends it work and stops it; or look at it by "
+	    "hugepin top, started by HUGEPIN_STATS=1 hugepin run %s-- %s",
 	    m->options, m->program);
 	return 3;
 }
@@ -673,7 +674,8 @@ unsigned hp_judge_say(const struct hp_measured *m, const struct hp_judgement *j,
 		n = 1 + say_tail(m->tail, line + 1, TAIL_LINES);
 		/* grep(1) and diff(1), for example, exit with 1 where nothing is wrong. */
 		if (j->fails == HP_FAILS_BOTH && WIFEXITED(j->status))
-			add(&s[n++], "how: if that is no failure, check a script that runs %s and exits with 0", m->program);
+			add(&s[n++], "how: if that is no failure, check a script that runs %s and exits with 0",
+			    m->program);
 		return n;
 	}
 	say_answer(&s[n++], m, j);
@@ -686,7 +688,8 @@ unsigned hp_judge_say(const struct hp_measured *m, const struct hp_judgement *j,
 	if (*m->note)
 		add(&s[n++], "note: %s", m->note);
 	if (m->busy >= BUSY)
-		add(&s[n++], "note: other programs took %.0f %% of the machine's processor time meanwhile", m->busy * 100);
+		add(&s[n++], "note: other programs took %.0f %% of the machine's processor time meanwhile",
+		    m->busy * 100);
 	if (j->answer == HP_ANSWER_YES)
 		say_how(&s[n++], m, j);
 	else if (j->answer == HP_ANSWER_ENOUGH)

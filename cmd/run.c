@@ -162,7 +162,9 @@ static const char *first_loaded(const char *const *files)
 			n++;
 		_exit(n);
 	}
-	return child < 0 || waitpid(child, &status, 0) < 0 ? files[0] : WIFEXITED(status) ? files[WEXITSTATUS(status)] : NULL;
+	if (child < 0 || waitpid(child, &status, 0) < 0)
+		return files[0];
+	return WIFEXITED(status) ? files[WEXITSTATUS(status)] : NULL;
 }
 
 const char *hp_run_find_allocator(int small, char *why, size_t size)

@@ -38,8 +38,8 @@ int hp_run_take_options(int argc, char **argv, const struct hp_run_more *more);
  * message on stderr, which begins with `title`: also if the allocator that HUGEPIN_SMALL names is not installed. */
 int hp_run_preload(const char *title, const char *library);
 
-/* Find the library of HP_SMALL_MIMALLOC or another one of base/smalls.h. The name that the loader knows; or NULL, and in
- * `why` a sentence. */
+/* Find the library of HP_SMALL_MIMALLOC or another one of base/smalls.h. The name that the loader knows; or NULL, and
+ * in `why` a sentence. */
 const char *hp_run_find_allocator(int small, char *why, size_t size);
 
 /* Find libhugepin-malloc.so. 0 and its path; or -1, and in `path` a sentence with the places that were searched. */

@@ -111,8 +111,8 @@ __attribute__((format(printf, 3, 4))) static void say(struct hp_target *t, int s
 	t->status = status;
 }
 
-#define GO "%s is a Go program, whose heap is not malloc's: it gets the hugepages that the kernel gives to all, where " \
-	   "transparent_hugepage/enabled is always"
+#define GO "%s is a Go program, whose heap is not malloc's: it gets the hugepages that the kernel gives to all, " \
+	   "where transparent_hugepage/enabled is always"
 
 struct hp_target hp_target_judge(const char *path, const struct hp_elf *program, const struct hp_elf *self,
 				 const char *gains)
@@ -136,15 +136,15 @@ struct hp_target hp_target_judge(const char *path, const struct hp_elf *program,
 		    program->loader);
 	else if (gains)
 		say(&t, HP_EXIT_REFUSED,
-		    "%s is %s and cannot be helped: the loader ignores LD_PRELOAD for it; get its privileges before, by "
-		    "sudo hugepin run or setpriv hugepin run",
+		    "%s is %s and cannot be helped: the loader ignores LD_PRELOAD for it; get its privileges before, "
+		    "by sudo hugepin run or setpriv hugepin run",
 		    path, gains);
 	else if (program->go)
 		say(&t, 0, GO, path);
 	else if (program->allocator == HP_ALLOCATOR_EXPORTED)
 		say(&t, 0,
-		    "%s has a malloc of its own, which the loader finds first: what that serves stays where it is; build "
-		    "the program with the C library's malloc",
+		    "%s has a malloc of its own, which the loader finds first: what that serves stays where it is; "
+		    "build the program with the C library's malloc",
 		    path);
 	else if (program->allocator == HP_ALLOCATOR_INSIDE)
 		say(&t, 0,

@@ -154,7 +154,7 @@ says 'an alternative that is none' 2 "^hugepin check: --against takes tunable, t
 if hugepages 128; then
 	faults()
 	{
-		"${check[@]}" --json -n 3 "$t/waves" 12 48 >"$t/json"
+		"${check[@]}" --json -t 600 -n 3 "$t/waves" 12 48 >"$t/json"
 		python3 - "$t/json" <<-'END'
 			import json, sys
 			j = json.load(open(sys.argv[1]))

@@ -1,6 +1,6 @@
 /*
- * What hugepin run says of a program by its file: made-up files go in, findings and their sentences come out. The memory
- * behind a file cannot be read.
+ * What hugepin run says of a program by its file: made-up files go in, findings and their sentences come out. The
+ * memory behind a file cannot be read.
  */
 #include <elf.h>
 #include <link.h>
