@@ -204,6 +204,14 @@ $(BUILD)/numpy/built: $(wildcard extra/numpy/*.c extra/numpy/*.toml extra/numpy/
 		build_ext --force --build-lib '$(NUMPY_DIR)' --build-temp '$(NUMPY_DIR)/temp' && touch '$(NUMPY_DIR)/built'; fi
 numpy: $(BUILD)/numpy/built ## build the module for NumPy, extra/numpy, in $(BUILD)/numpy
 
+# The plug-in of nbdkit, which has the functions that it calls.
+NBDKIT := $(if $(shell printf '#include <nbdkit-plugin.h>\n' | $(CC) -E - >/dev/null 2>&1 && echo yes),$(BUILD)/nbdkit-hugepin-plugin.so)
+$(BUILD)/nbdkit-hugepin-plugin.so: extra/nbdkit/plugin.c $(HEADERS) $(BUILD)/flags $(BUILD)/libhugepin.so
+	$(call say,LD,$@)
+	$(Q)$(CC) $(FLAGS) -shared $(RELRO) $(LDFLAGS) $(RUN_LDFLAGS) -o $@ $< $(BUILD)/libhugepin.so -luring
+nbdkit: $(NBDKIT) ## build the plug-in of nbdkit, extra/nbdkit, as $(BUILD)/nbdkit-hugepin-plugin.so
+	@$(if $(NBDKIT),:,echo '  SKIP    nbdkit-hugepin-plugin.so: no nbdkit-plugin.h')
+
 # One object in which only hugepin_* is global, so that no name of ours can meet one of the program's. The weak name to which
 # probes refer has to stay global: a program with probes of its own has one such section in all.
 # Of -flto -ffat-lto-objects its machine code alone stays: the other half has names that objcopy does not hide.
@@ -291,7 +299,7 @@ $(BUILD)/tests/live/%.so: tests/live/lib/%.c $(BUILD)/flags
 $(BUILD)/extra/%.so: extra/%.c $(BUILD)/flags
 	$(test_library)
 
-tests: all $(UNIT) $(LIVE) $(EXAMPLES) $(if $(SAN),,$(TEST_LIBS) numpy) ## build the tests
+tests: all $(UNIT) $(LIVE) $(EXAMPLES) $(if $(SAN),,$(TEST_LIBS) numpy nbdkit) ## build the tests
 
 # As root, so many hugepages are reserved for the tests, and given back: see tests/run. POOL=: the pool is as it is.
 POOL ?= 600
@@ -379,4 +387,4 @@ help: ## list the targets
 
 FORCE:
 .DELETE_ON_ERROR:
-.PHONY: all numpy tests check soak demo lint man-check install uninstall clean help FORCE
+.PHONY: all numpy nbdkit tests check soak demo lint man-check install uninstall clean help FORCE
