@@ -2,7 +2,7 @@
 
 client.py model SOCKET SEED ROUNDS FILE   random requests, compared with a model; FILE is what the server serves
 client.py end SOCKET SIGNAL PID FILE      writes until the server has got the signal, then looks for what was lost
-client.py ask SOCKET COMMAND AT LEN [fua] one request: prints ok, or the error's name
+client.py ask SOCKET COMMAND AT LEN [FLAG]  one request (FLAG: fua, no-hole): prints ok, or the error's name
 client.py shorten SOCKET FILE             asks for what has gone meanwhile: prints ok or the error's name, of what is there, too
 client.py crowd SOCKET FILE               24 reads at a time
 client.py hints SOCKET                    prints the block sizes"""
@@ -11,6 +11,7 @@ import errno, os, random, signal, socket, struct, sys, threading
 READ, WRITE, FLUSH, TRIM, ZERO = 0, 1, 3, 4, 6
 COMMANDS = {'read': READ, 'write': WRITE, 'flush': FLUSH, 'trim': TRIM, 'zero': ZERO}
 FUA, NO_HOLE = 1, 2
+FLAGS = {'': 0, 'fua': FUA, 'no-hole': NO_HOLE}
 OPTION_GO, INFO_EXPORT, INFO_BLOCK_SIZE = 7, 0, 3
 REPLY_ACK, REPLY_INFO = 1, 3
 
@@ -47,7 +48,7 @@ class Connection:
 		self.socket.sendall(struct.pack('>IHHQQI', 0x25609513, flags, command, number, at, length) + data)
 
 	def receive(self, lengths):
-		"""Returns the number of a request, its error, and the data, whose length is in lengths for each request that reads."""
+		"""Returns the number of a request, its error and its data. lengths has how much a request reads."""
 		magic, error, number = struct.unpack('>IIQ', self.take(16))
 		assert magic == 0x67446698
 		return number, error, self.take(lengths[number]) if not error and number in lengths else b''
@@ -89,9 +90,10 @@ def model(path, seed, rounds, file):
 		requests = []
 		for at, length in pieces(rnd, size, rnd.randrange(1, 40)):
 			command = rnd.choice((READ, READ, WRITE, WRITE, WRITE, WRITE, TRIM, ZERO))
-			flags = 0 if command == READ else rnd.choice((0, 0, 0, 0, 0, 0, FUA)) | (rnd.choice((0, NO_HOLE)) if command == ZERO else 0)
+			flags = rnd.choice((0, 0, 0, 0, 0, 0, FUA)) if command != READ else 0
+			flags |= rnd.choice((0, NO_HOLE)) if command == ZERO else 0
 			requests.append((command, at, length, flags, rnd.randbytes(length) if command == WRITE else b''))
-		# Each connection has a thread that sends, since a server that waits for its replies to be read takes no more requests.
+		# Each connection has a thread that sends: a server whose replies nobody reads takes no more requests.
 		def send(connection, mine):
 			for number in mine:
 				connection.send(number, *requests[number])
@@ -144,8 +146,9 @@ def end(path, number, pid, file):
 				rnd.shuffle(idle)
 				value = value % 255 + 1
 				for slot in idle[:12]:
+					at, length, _ = slots[slot]
 					asked[slot] = value
-					connection.send(slot, WRITE, slots[slot][0], slots[slot][1], rnd.choice((0, 0, 0, FUA)), bytes((value,)) * slots[slot][1])
+					connection.send(slot, WRITE, at, length, rnd.choice((0, 0, 0, FUA)), bytes((value,)) * length)
 				for _ in idle[:12]:
 					slot, error, _ = connection.receive({})
 					assert not error or error == errno.ESHUTDOWN, error
@@ -184,7 +187,8 @@ elif what == 'end':
 	end(path, signal.Signals['SIG' + sys.argv[3]], int(sys.argv[4]), sys.argv[5])
 elif what == 'ask':
 	command, at, length = COMMANDS[sys.argv[3]], int(sys.argv[4]), int(sys.argv[5])
-	print(ask(Connection(path), command, at, length, FUA if sys.argv[6:] else 0, b'x' * length if command == WRITE else b''))
+	data = b'x' * length if command == WRITE else b''
+	print(ask(Connection(path), command, at, length, FLAGS[''.join(sys.argv[6:])], data))
 elif what == 'shorten':
 	connection = Connection(path)
 	os.truncate(sys.argv[3], 1 << 20)

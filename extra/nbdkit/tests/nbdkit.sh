@@ -79,7 +79,24 @@ holes()
 		nbdinfo --map "$uri" >map && nbdcopy "$uri" back && stop && cmp sparse back &&
 		[ "$(awk '{ print $1, $2, $3 }' map)" = $'0 5242880 3\n5242880 1048576 0\n6291456 10485760 3' ]
 }
-if [ "$(stat -f -c %T .)" = ext2/ext3 ]; then works 'holes are told of' holes; else skip 'holes are told of' 'not on ext4'; fi
+
+# trimmed WHETHER COMMAND [FLAG]: 4 MiB become zeros, and take WHETHER (-lt: less, -eq: as much) of the disk.
+trimmed()
+{
+	cp file thin && sync thin && serve '' thin || return
+	local had
+	had=$(stat -c %b thin)
+	[ "$(client ask "$2" 4096 4194304 "${@:3}")" = ok ] && stop && test "$(stat -c %b thin)" "$1" "$had" &&
+		cmp -n 4194304 <(tail -c +4097 thin) /dev/zero
+}
+if [ "$(stat -f -c %T .)" = ext2/ext3 ]; then
+	works 'holes are told of' holes
+	works 'what is trimmed becomes one' trimmed -lt trim
+	works 'what is zeroed, too' trimmed -lt zero
+	works 'unless the client wants none' trimmed -eq zero no-hole
+else
+	skip 'holes' 'not on ext4'
+fi
 
 # under FAULTS PATTERN PRELOADED: whole blocks come and go by registered buffers; what was done matches the pattern.
 under()
@@ -98,7 +115,7 @@ works 'without clones each lane has its domain' under no-clones '^by index [1-9]
 works 'without pins the same goes by address' under no-pins '^by index 0, by address [1-9]' ''
 works 'one lane serves all' under one-ring '^by index [1-9]' ''
 # What goes through the page cache reads and writes whole pages: a direct write that meets it would be lost.
-apart() { modelled file 3 10 "$faults" meet && grep -q 'met 0$' said; }
+apart() { modelled file 3 10 "$faults" meet && grep -q 'met 0,' said; }
 works 'no direct write is under way beside the page cache' apart
 # More requests at a time than a domain has rings.
 crowded()
@@ -113,6 +130,18 @@ works 'within a block, too' modelled file 5 20 "$faults" odd
 works 'under the drop-in' modelled file 6 20 "$faults $dropin" 'short odd'
 works 'refused for now, they are made again' modelled file 7 20 "$faults" again
 works 'without pins, clones and further rings' modelled file 8 20 "$faults" 'no-pins no-clones one-ring'
+
+# forced FORCED FLUSHED REQUEST...: so many direct writes with RWF_DSYNC, and calls of fdatasync.
+forced()
+{
+	FAULTS_SAID=$t/said serve "$faults" file
+	[ "$(client ask write 0 4096)$(client ask "${@:3}")" = okok ] && stop && grep "forced $1, flushed $2$" said
+}
+works 'FUA: a whole block by its request' forced 1 0 write 8192 4096 fua
+works 'FUA: a part of one by fdatasync' forced 0 1 write 8191 100 fua
+works 'FUA: zeros, too' forced 0 1 zero 8192 4096 fua
+works 'a flush is fdatasync' forced 0 1 flush 0 0
+works 'others force nothing' forced 0 0 write 8191 4097
 
 broken()
 {
@@ -203,9 +232,9 @@ refuses 'another parameter' 'error: size: no such parameter, there is file=PATH 
 refuses 'no such file' 'error: .*/nowhere/file: No such file or directory$' nowhere/file
 refuses 'a directory' "error: $t is neither a regular file nor a block device$" "$t"
 refuses 'a terminal, or the like' 'error: /dev/null is neither a regular file nor a block device$' /dev/null
-refuses 'a file system without O_DIRECT' "error: /proc/version: its file system has no direct requests \(O_DIRECT\)\. nbdkit's file plug-in" \
+refuses 'a file system without O_DIRECT' 'error: /proc/version: its file system has no direct requests \(O_DIRECT\)\.' \
 	/proc/version
-FAULTS=no-ring LD_PRELOAD=$faults refuses 'no io_uring' 'error: io_uring: Operation not permitted. It needs Linux 5.19, and permission' file
+FAULTS=no-ring LD_PRELOAD=$faults refuses 'no io_uring' 'error: io_uring: Operation not permitted. It needs Linux 5.19,' file
 
 # Whoever comes and goes leaves no descriptor; the server that goes to the background serves, too.
 background()
@@ -222,5 +251,9 @@ works 'in the background, clients come and go without a trace' background
 server=''
 
 # With little memory to lock and a user that may not lock more.
-little() { ulimit -l 64 && chmod 666 file && nbdkit -U - -u nobody -g nogroup "$plugin" file --run "nbdcopy \$uri $t/back" && cmp file back; }
+little()
+{
+	ulimit -l 64 && chmod 666 file && nbdkit -U - -u nobody -g nogroup "$plugin" file --run "nbdcopy \$uri $t/back" &&
+		cmp file back
+}
 if [ "$(id -u)" = 0 ]; then works 'with 64 KiB to lock' little; else skip 'with 64 KiB to lock' 'not root'; fi

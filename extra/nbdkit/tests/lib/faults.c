@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static unsigned by_index, by_address, buffers, rings;
+static unsigned by_index, by_address, buffers, rings, forced, flushed;
 /* No direct write may be under way beside what goes through the page cache, or before that is written: how often it was. */
 static int writes, cached, dirty, met;
 
@@ -38,7 +38,8 @@ __attribute__((destructor)) static void say(void)
 	FILE *f = name && by_index + by_address ? fopen(name, "w") : NULL;
 
 	if (f) {
-		fprintf(f, "by index %u, by address %u, buffers %u, rings %u, met %d\n", by_index, by_address, buffers, rings, met);
+		fprintf(f, "by index %u, by address %u, buffers %u, rings %u, met %d, forced %u, flushed %u\n", by_index,
+			by_address, buffers, rings, met, forced, flushed);
 		fclose(f);
 	}
 }
@@ -102,6 +103,7 @@ int fdatasync(int fd)
 {
 	int ret = (int)syscall(SYS_fdatasync, fd);
 
+	__atomic_add_fetch(&flushed, 1, __ATOMIC_RELAXED);
 	/* One that only flushes leaves `dirty` to the write that is under way. */
 	if (!__atomic_load_n(&cached, __ATOMIC_SEQ_CST))
 		__atomic_store_n(&dirty, 0, __ATOMIC_SEQ_CST);
@@ -132,6 +134,8 @@ int io_uring_submit_and_wait(struct io_uring *ring, unsigned wait)
 		__atomic_add_fetch(&by_index, 1, __ATOMIC_RELAXED);
 	else
 		__atomic_add_fetch(&by_address, 1, __ATOMIC_RELAXED);
+	if (sqe->rw_flags & RWF_DSYNC)
+		__atomic_add_fetch(&forced, 1, __ATOMIC_RELAXED);
 	if (failed)
 		io_uring_prep_nop(sqe);
 	if (number % 3 == 0 && fault("short") && sqe->len > 4096)
