@@ -16,9 +16,19 @@ if [ -n "${missing:-}" ]; then
 fi
 cd "$t" || exit 2
 disks=() server=''
+# quit: end the server. Its status.
+quit()
+{
+	local status
+	kill "$server" 2>/dev/null
+	wait "$server"
+	status=$?
+	server=''
+	return $status
+}
 leave()
 {
-	[ -z "$server" ] || kill -9 "$server" 2>/dev/null
+	[ -z "$server" ] || quit
 	for disk in "${disks[@]}"; do losetup -d "$disk"; done
 	! mountpoint -q "$t/full" || umount "$t/full"
 }
@@ -37,6 +47,7 @@ uri="nbd+unix:///?socket=$t/socket"
 # serve PRELOADED ARGUMENT...: start a server with these libraries.
 serve()
 {
+	[ -z "$server" ] || quit # of a test that failed
 	rm -f pid socket said
 	env LD_PRELOAD="$1" nbdkit -f -U "$t/socket" -P "$t/pid" "$plugin" "${@:2}" 2>errors &
 	server=$!
@@ -46,12 +57,10 @@ serve()
 # stop: end the server. False if it complained, or did not end well.
 stop()
 {
-	kill "$server"
-	wait "$server" && [ ! -s errors ]
-	local status=$?
-	server=''
-	[ $status = 0 ] || cat errors
-	return $status
+	if ! quit || [ -s errors ]; then
+		cat errors
+		return 1
+	fi
 }
 client() { timeout -k 5 400 python3 "$here/client.py" "$1" "$t/socket" "${@:2}"; }
 
@@ -80,7 +89,7 @@ holes()
 		[ "$(awk '{ print $1, $2, $3 }' map)" = $'0 5242880 3\n5242880 1048576 0\n6291456 10485760 3' ]
 }
 
-# trimmed WHETHER COMMAND [FLAG]: 4 MiB become zeros, and take WHETHER (-lt: less, -eq: as much) of the disk.
+# trimmed WHETHER COMMAND [FLAG]: 4 MiB become zeros, and take WHETHER (-lt: less, -ge: as much) of the disk.
 trimmed()
 {
 	cp file thin && sync thin && serve '' thin || return
@@ -93,7 +102,7 @@ if [ "$(stat -f -c %T .)" = ext2/ext3 ]; then
 	works 'holes are told of' holes
 	works 'what is trimmed becomes one' trimmed -lt trim
 	works 'what is zeroed, too' trimmed -lt zero
-	works 'unless the client wants none' trimmed -eq zero no-hole
+	works 'unless the client wants none' trimmed -ge zero no-hole
 else
 	skip 'holes' 'not on ext4'
 fi
@@ -148,8 +157,7 @@ broken()
 	FAULTS=$1 serve "$faults" file
 	[ "$(client ask "$2" 4096 8192)" = "$3" ] && [ "$(client ask "$2" 1 100)" = ok ] && kill -0 "$server" && grep -q "$4" errors
 	local status=$?
-	kill "$server"
-	wait "$server"
+	quit
 	return $status
 }
 works 'an error of the device reaches the client' broken broken write EIO "file: writing 8192 bytes at 4096: Input/output error"
@@ -160,13 +168,9 @@ works 'so does the want of memory' broken no-memory write ENOMEM 'Cannot allocat
 ended()
 {
 	serve "$2" file
-	client end "$1" "$server" file
-	local status=$?
-	wait "$server"
-	[ $? = "$3" ] && [ $status = 0 ]
-	status=$?
-	server=''
-	return $status
+	client end "$1" "$server" file || return
+	quit
+	[ $? = "$3" ]
 }
 for i in 1 2 3; do works "killed in the middle, nothing is lost that was answered ($i)" ended KILL '' 137; done
 works 'under the drop-in' ended KILL "$dropin" 137
@@ -175,8 +179,6 @@ works 'stopped in the middle, neither' ended TERM '' 0
 # The file becomes shorter, or is full.
 shorter() { serve '' file && [ "$(client shorten file)" = 'ok EIO EIO' ]; }
 works 'a file that became shorter is an error, not zeros' shorter
-kill "$server"
-wait "$server"
 mkdir full
 full()
 {
@@ -185,8 +187,7 @@ full()
 		[ "$(client ask write 1048577 2000001)" = ENOSPC ] && [ "$(client ask read 0 65536)" = ok ] &&
 		grep -q 'full/file: writing 2000000 bytes at 1048576: No space left on device' errors
 	local status=$?
-	kill "$server"
-	wait "$server"
+	quit
 	return $status
 }
 if ! mount -t tmpfs -o size=1m hugepin "$t/full" 2>/dev/null; then
@@ -239,9 +240,11 @@ FAULTS=no-ring LD_PRELOAD=$faults refuses 'no io_uring' 'error: io_uring: Operat
 # Whoever comes and goes leaves no descriptor; the server that goes to the background serves, too.
 background()
 {
-	rm -f pid socket
-	nbdkit -U "$t/socket" -P "$t/pid" "$plugin" file && server=$(cat pid) && nbdcopy "$uri" back && cmp file back || return
 	local i
+	rm -f pid socket
+	nbdkit -U "$t/socket" -P "$t/pid" "$plugin" file || return
+	for ((i = 0; i < 6000; i++)); do [ ! -s pid ] || break; sleep 0.05; done # the child writes it
+	server=$(cat pid) && nbdcopy "$uri" back && cmp file back || return
 	for i in 1 2 3 4 5 6 7 8; do nbdcopy --connections=4 "$uri" back || return; done
 	until [ "$(find "/proc/$server/fd" -lname 'socket:*' | wc -l)" = 1 ]; do sleep 0.05; done
 	[ "$(find "/proc/$server/fd" -lname "$t/file" | wc -l)" = 0 ] && kill "$server" || return
