@@ -9,8 +9,10 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/base.h"
 #include "cmd/text.h"
 
+#define NS UINT64_C(1000000000)
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 static const char *const policies[] = {
@@ -36,6 +38,11 @@ static const char *word_of_number(const char *const *names, size_t count, uint64
 	return number < count && names[number] ? names[number] : "?";
 }
 #define NAME(names, number) word_of_number(names, COUNT(names), (number))
+
+const char *hp_show_policy(uint32_t policy)
+{
+	return NAME(policies, policy);
+}
 
 static double seconds(uint64_t ns)
 {
@@ -204,7 +211,7 @@ static void print_domain(FILE *to, const struct hp_process *p, const struct hp_l
 	const struct hugepin_domain_stats *const s = &d->stats;
 
 	fprintf(to, "\ndomain %" PRIu32 "  %s, %s\n", d->number, d->backend[0] ? d->backend : "?",
-		NAME(policies, d->policy));
+		hp_show_policy(d->policy));
 	print_bytes(to, "  pinned  ", s->pinned_bytes);
 	if (s->bytes_max)
 		print_bytes(to, " of ", s->bytes_max);
@@ -228,11 +235,15 @@ static void print_domain(FILE *to, const struct hp_process *p, const struct hp_l
 
 void hp_show_text(FILE *to, const struct hp_process *p, const struct hp_look *look, uint32_t regions)
 {
-	const time_t now = time(NULL);
+	struct timespec now;
+	time_t then;
 	char clock[16];
 	struct tm tm;
 
-	strftime(clock, sizeof clock, "%H:%M:%S", localtime_r(&now, &tm));
+	/* The time of the look, which may be drawn again much later. */
+	clock_gettime(CLOCK_REALTIME, &now);
+	then = (time_t)(((uint64_t)now.tv_sec * NS + (uint64_t)now.tv_nsec - (hp_clock_ns() - look->at_ns)) / NS);
+	strftime(clock, sizeof clock, "%H:%M:%S", localtime_r(&then, &tm));
 	fprintf(to, "hugepin top: %d (%s), %s, over %.1f s\n", (int)p->pid, p->command, clock,
 		seconds(look->passed_ns));
 	print_heap(to, look);
@@ -309,7 +320,7 @@ static json_t *domain_object(const struct hp_process *p, const struct hp_look *l
 
 	put_number(o, "number", d->number);
 	json_object_set_new(o, "backend", json_string(d->backend));
-	json_object_set_new(o, "policy", json_string(NAME(policies, d->policy)));
+	json_object_set_new(o, "policy", json_string(hp_show_policy(d->policy)));
 	json_object_set_new(o, "helper", json_boolean(d->helper != 0));
 	put_number(o, "pins_out", d->out);
 #define PUT(name, unit, sentence) put_number(o, #name, d->stats.name);

@@ -1,21 +1,25 @@
 /*
- * hugepin top: looks at a running process repeatedly, and shows its present state. On a terminal each text takes the
- * place of the last one, with lines that are cut to the screen's size, by control sequences that every terminal has
- * (ECMA-48). The terminal's settings stay as they are, so a signal may end the command at any time, also in a read of
- * the process's memory that does not end. The observed process is not stopped, and does no work for this.
+ * hugepin top: looks at a running process repeatedly, and shows its present state, on a terminal as cmd/screen.c draws
+ * it. The terminal's settings stay as they are, so a signal may end the command at any time, also in a read of the
+ * process's memory that does not end. The observed process is not stopped, and does no work for this.
  */
 #include <errno.h>
 #include <getopt.h>
+#include <langinfo.h>
+#include <locale.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "base/base.h"
+#include "cmd/screen.h"
 #include "cmd/show.h"
 #include "cmd/usage.h"
 
@@ -27,56 +31,73 @@ static struct {
 	uint32_t regions;
 	bool once, json, screen;
 } option = { .delay_ns = NS, .regions = 10 };
+static int resized = -1; /* readable when the terminal has another size */
 
-static void draw_screen(const char *text)
+/* What the terminal is like now. The environment's names of terminals say which have colours: all but a few old ones. */
+static struct hp_screen screen_now(void)
 {
-	struct winsize size = { .ws_row = 24, .ws_col = 80 };
+	const char *const term = getenv("TERM"), *const plain = getenv("NO_COLOR");
+	const size_t len = strlen(term);
+	struct winsize size;
 
 	if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) || !size.ws_row || !size.ws_col)
 		size = (struct winsize){ .ws_row = 24, .ws_col = 80 };
-	fputs("\033[H", stdout);
-	/* The last row stays empty, for the cursor and what a shell prints at the end. */
-	for (int row = 1; row < size.ws_row; row++) {
-		const int len = (int)strcspn(text, "\n");
-		const bool cut = row == size.ws_row - 1 && text[len] && text[len + 1];
-		printf("%.*s\033[K\n", HP_MIN(cut ? 3 : len, size.ws_col - 1), cut ? "..." : text);
-		text += len + (text[len] == '\n');
-	}
-	fflush(stdout);
+	return (struct hp_screen){ size.ws_row, size.ws_col, !strcmp(nl_langinfo(CODESET), "UTF-8"),
+				   !(plain && *plain) && strncmp(term, "vt", 2) && !(len > 2 && !strcmp(term + len - 2, "-m")) };
+}
+
+/* Whether there is a terminal whose text can be replaced. */
+static bool has_screen(void)
+{
+	const char *const term = getenv("TERM");
+
+	return isatty(STDOUT_FILENO) && term && *term && strcmp(term, "dumb");
 }
 
 static int show(const struct hp_process *p, const struct hp_look *look)
 {
-	char *text = NULL;
-	size_t size = 0;
-	FILE *to;
-
 	if (option.json)
 		return hp_show_json(stdout, p, look, option.regions);
-	if (!option.screen) {
-		hp_show_text(stdout, p, look, option.regions);
-		if (!option.once)
-			putchar('\n');
-		return fflush(stdout);
+	if (option.screen) {
+		const struct hp_screen s = screen_now();
+		hp_screen_draw(stdout, &s, p, look, option.regions);
+		return 0;
 	}
-	to = open_memstream(&text, &size);
-	if (!to)
-		return -1;
-	hp_show_text(to, p, look, option.regions);
-	if (!fclose(to))
-		draw_screen(text);
-	free(text);
-	return 0;
+	hp_show_text(stdout, p, look, option.regions);
+	if (!option.once)
+		putchar('\n');
+	return fflush(stdout);
 }
 
-/* Wait until a time, or until the process ends. */
-static void wait_until(const struct hp_process *p, uint64_t at_ns)
+/* Wait until a time, or until the process ends. Meanwhile the last look is drawn again for each size of the terminal. */
+static void wait_until(const struct hp_process *p, uint64_t at_ns, const struct hp_look *look)
 {
-	struct pollfd fd = { .fd = p->ended, .events = POLLIN };
-	const uint64_t now_ns = hp_clock_ns();
+	struct pollfd fds[] = { { .fd = p->ended, .events = POLLIN }, { .fd = resized, .events = POLLIN } };
+	struct signalfd_siginfo info;
+	uint64_t now_ns;
 
-	/* Round up, so that the wait does not end early. */
-	poll(&fd, 1, now_ns < at_ns ? (int)((at_ns - now_ns + 999999) / 1000000) : 0);
+	for (;;) {
+		now_ns = hp_clock_ns();
+		/* Round up, so that the wait does not end early. */
+		poll(fds, 2, now_ns < at_ns ? (int)((at_ns - now_ns + 999999) / 1000000) : 0);
+		if (fds[0].revents || !fds[1].revents || read(resized, &info, sizeof info) < 0)
+			return;
+		if (look->passed_ns)
+			show(p, look);
+	}
+}
+
+/* Begin to draw: what is on the screen goes. */
+static void open_screen(void)
+{
+	sigset_t set;
+
+	setlocale(LC_CTYPE, "");
+	sigemptyset(&set);
+	sigaddset(&set, SIGWINCH);
+	sigprocmask(SIG_BLOCK, &set, NULL);
+	resized = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	fputs("\033[2J", stdout);
 }
 
 /* ------------------------------------------------------------------ looking */
@@ -143,7 +164,7 @@ static int watch(struct hp_process *p, char *why, size_t size)
 	int shown = 0, status = 0;
 
 	for (;;) {
-		wait_until(p, next_ns);
+		wait_until(p, next_ns, &now);
 		if (shown && hp_process_has_ended(p))
 			break;
 		hp_look_free(&before);
@@ -234,9 +255,9 @@ int hp_top_main(int argc, char **argv)
 		return status;
 	status = hp_process_open(&p, pid, why, sizeof why);
 	if (!status) {
-		option.screen = !option.once && !option.json && isatty(STDOUT_FILENO);
+		option.screen = !option.once && !option.json && has_screen();
 		if (option.screen)
-			fputs("\033[2J", stdout);
+			open_screen();
 		status = watch(&p, why, sizeof why);
 		hp_process_close(&p);
 	}

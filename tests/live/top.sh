@@ -170,58 +170,125 @@ pinner ./pinner
 
 # ---------------------------------------------------------------- the screen
 
-cat >screen.py <<'END'
-import fcntl, os, pty, re, select, signal, struct, subprocess, sys, termios, time
-hugepin, pid, how = sys.argv[1:]
-master, slave = pty.openpty()
-def size(rows, columns): fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-size(20, 70)
-before = termios.tcgetattr(slave)
-top = subprocess.Popen([hugepin, "top", "-d", "0.2", pid], stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
-seen = b""
-def until(condition, what):
-    global seen
-    end = time.time() + 60
-    while not condition():
-        if time.time() > end or (top.poll() is not None and not select.select([master], [], [], 0)[0]):
-            sys.exit("%s: not seen in %r" % (what, seen))
-        if select.select([master], [], [], 0.1)[0]:
-            seen += os.read(master, 65536)
-def screens(): return seen.split(b"\033[H")[1:]
-def lines(screen): return [l.replace(b"\033[K", b"") for l in screen.split(b"\r\n")[:-1]]
-until(lambda: len(screens()) >= 3, "three screens")
-assert seen.startswith(b"\033[2J"), seen[:40]
-for s in screens()[:-1]:
-    assert len(lines(s)) == 19 and max(map(len, lines(s))) < 70, s
-    assert b"hugepin top: " + pid.encode() in s and lines(s)[-1] == b"...", s
-size(2, 3)
-until(lambda: lines(screens()[-2]) == [b".."], "a tiny one") # of the last that is whole: some may have been drawn before
-size(50, 40)
-until(lambda: len(lines(screens()[-2])) == 49, "another size")
-assert max(map(len, lines(screens()[-2]))) < 40, screens()[-2]
-assert termios.tcgetattr(slave) == before
-if how == "end":
-    print("now", flush=True)
-    sys.stdin.readline()
-    until(lambda: b"has ended" in seen, "why")
-    assert top.wait(100) == 0, top.returncode
-else:
-    top.send_signal(getattr(signal, how))
-    assert top.wait(100) == -getattr(signal, how), top.returncode
-assert termios.tcgetattr(slave) == before
-END
-works 'the screen redraws, follows the size, and stays as it is at SIGTERM' python3 screen.py "$hugepin" "$pid" SIGTERM
-works 'and at SIGINT' python3 screen.py "$hugepin" "$pid" SIGINT
-mkfifo go told
-timeout -k 5 300 python3 screen.py "$hugepin" "$pid" end <go >told 2>screen.log {input}>&- &
-watcher=$!
-exec {go}>go
-read -r -t 200 _ <told
-stop
-exec {go}>&-
-wait $watcher
-status=$?
-if [ $status = 0 ]; then pass 'and when the process does'; else fail 'and when the process does' "status $status" "$(cat screen.log)"; fi
+screens=0
+# tm COMMAND...: of a server for each screen, since one that ends may still take the next command. It must not keep the pinner's
+# input open.
+tm() { LC_ALL=C.UTF-8 timeout -k 5 60 tmux -S "$t/tmux$screens" -f /dev/null "$@" {input}>&-; }
+# screen COLUMNS ROWS VARIABLES OPTION...: top in such a terminal, which says at the end what became of it.
+screen()
+{
+	rm -f top.pid
+	screens=$((screens + 1))
+	tm new-session -d -x "$1" -y "$2" "stty -g >before
+		sh -c 'echo \$\$ >top.pid; exec env LC_ALL=C.UTF-8 TERM=screen ${3:-} $hugepin top -d 0.2 ${*:4} $pid'
+		echo status \$?
+		stty -g | cmp - before && echo settings kept
+		exec sleep 1000"
+}
+closed() { tm kill-server; }
+# shows PATTERN: the screen has a line like it.
+shows() { tm capture-pane -p >shot 2>&1 && LC_ALL=C.UTF-8 grep -Eq -e "$1" shot; }
+displays() { if until_true shows "$2"; then pass "$1"; else fail "$1" "no line like: $2" "$(cat shot)"; fi; }
+# fits COLUMNS: the last shot begins with the title, and nothing is in its last row and its last column.
+fits()
+{
+	LC_ALL=C.UTF-8 python3 -c '
+import sys
+rows = open("shot", encoding="utf-8").read().split("\n")[:-1]
+assert rows[0].startswith("hugepin top: " + sys.argv[2]) and not rows[-1] and max(map(len, rows)) < int(sys.argv[1]), rows' "$1" "$pid"
+}
+# in_colour VARIABLES: whether a bar is.
+in_colour()
+{
+	local status
+	screen 80 24 "$1"
+	until_true shows 'hits \[█+\] 100 %'
+	tm capture-pane -pe | grep -q $'\[\033\[3[23]m█'
+	status=$?
+	closed
+	return $status
+}
+
+if command -v tmux >/dev/null; then
+	screen 80 24
+	displays '80 columns: two bars in a row, and their numbers' '^0 arena    pinned \[no budget      \]            hits \[█{15}\] 100 %$'
+	works 'and no line is too long' fits 80
+	works 'the heap has them, too' shows '^heap    hugepages \[[█▌ ]{15}\] .* %  +live \[[█▌]+ +\] [0-9]+ %$'
+	works 'a little is not nothing' shows '^1 lru      pinned \[▌ {14}\] under 1 %  hits \[no pins        \]$'
+	works 'the text follows' shows '^heap      hugetlb '
+	works 'and that there is more' shows '^\.\.\.$'
+	tm resize-window -x 40 -y 12
+	displays '40 columns: one bar in a row' '^             hits \[█{9}\] 100 %$'
+	works 'and no line is too long' fits 40
+	works 'to the last' shows '^3 lru      pinned \[no budget\]$'
+	tm resize-window -x 130 -y 70
+	displays '130 columns: wide bars' '^0 arena    pinned \[no budget {31}\]            hits \[█{40}\] 100 %$'
+	works 'and no line is too long' fits 130
+	works 'and the registrations' shows '^ +[0-9a-f]+ +256 KiB +3 '
+	works 'and nothing is left out' sh -c '! grep -q "^\.\.\.$" shot'
+	tm resize-window -x 20 -y 4
+	displays 'a tiny one has the title' "^hugepin top: $pid *"
+	tm resize-window -x 2 -y 2
+	displays 'or what there is room for' '^h$'
+	closed
+
+	screen 80 24 '' -d 3600
+	until_true shows '^0 arena .* hits '
+	at=$(sed -n 's/.* \([0-9:]*\), over .*/\1/p' shot)
+	tm resize-window -x 70 -y 30
+	until_true shows '^0 arena +pinned \[no budget *\] +hits \[█{10}\]'
+	works 'another size is drawn at once, of the same look' shows "$at, over"
+	closed
+
+	screen 80 24 LC_ALL=C
+	displays 'without UTF-8 bars are ASCII' 'hits \[#{15}\] 100 %$'
+	works 'all of it' sh -c '! grep -q "█" shot'
+	closed
+	works 'bars have a colour' in_colour ''
+	fails() { if "${@:2}"; then fail "$1"; else pass "$1"; fi; }
+	fails 'but none on a terminal without' in_colour TERM=vt220
+	fails 'nor where nobody wants them' in_colour NO_COLOR=1
+	screen 80 50 TERM=dumb
+	displays 'a terminal that cannot place text has one after the other' '^domain 3 '
+	works 'without bars' sh -c '! grep -q "\[" shot'
+	closed
+
+	for how in TERM:143 INT:130; do
+		screen 80 24
+		until_true shows '^0 arena '
+		kill -"${how%:*}" "$(cat top.pid)"
+		displays "SIG${how%:*} ends it" "^status ${how#*:}"
+		displays 'and leaves the terminal as it was' '^settings kept$'
+		closed
+	done
+	screen 80 24
+	until_true shows '^0 arena '
+	stop
+	displays 'the end of the process ends it, too' "^hugepin top: process $pid has ended$"
+	displays 'which is no failure' '^status 0$'
+	closed
+
+	long=$'\033[2Jé\n'$(printf 'x%.0s' {1..70})
+	ln -s pinner "$long"
+	pinner "./$long"
+	screen 40 12
+	displays 'a long name with odd bytes is cut, and text' "^hugepin top: $pid \(\./\?\[2J[?]+x+$"
+	displays 'and the bars have their rows' '^heap    hugepages \['
+	works 'and no line is too long' fits 40
+	closed
+	stop
+
+	pinner ./pinner many
+	screen 80 50
+	displays 'of many registrations as many as fit are shown' '^  and 199[89][0-9] more$'
+	works 'and the other domains' shows '^domain 3 '
+	works 'and nothing is left out' sh -c '! grep -q "^\.\.\.$" shot'
+	closed
+	stop
+else
+	skip 'the screen' 'tmux is not installed'
+	stop
+fi
 
 # ---------------------------------------------------------------- other processes
 
