@@ -149,6 +149,7 @@ FILENAME == ARGV[1] {
 		table = bench "-" text
 		tables[bench, ++table_count[bench]] = table
 		spec["level", table] = 0.05
+		spec["step", table] = 2
 	} else if (key == "name") {
 		key = text
 		sub(/ .*/, "", key)
@@ -321,21 +322,38 @@ function table_html(b, t,	head, html, i, name, units, rows, tally)
 
 # Median and quartiles for gnuplot; "?" is a gap.
 function point(q, k) { return "\t" (q[0] && q[k] != "inf" && q[k] > 0 ? q[k] : "?") }
-# The data of a table's picture: a line with the names of the series, then one for each row. Whether there are any.
-function write_data(b, t, rows, p, n, file,	i, k, q, line, name, any)
+# The size that a row's name has, as a power of two; "" if it has none.
+function size_of(name,	n, part)
+{
+	for (n = split(name, part, "."); n; n--)
+		if (part[n] ~ /^[0-9]+[KMG]$/)
+			return log(part[n] * 1024 ^ index("KMG", substr(part[n], length(part[n])))) / log(2)
+	return ""
+}
+# The data of a table's picture: a line with the names of the series, then one for each row; for lines by size, with a gap where sizes
+# were left out. Whether there are any.
+function write_data(b, t, rows, p, n, file,	i, j, k, q, line, name, any, at, order)
 {
 	line = plain("")
 	for (k = 3; k <= n; k++)
 		line = line "\t" plain(label(b, p[k]))
 	print line >file
 	for (i = 1; i <= rows; i++) {
-		name = row_name[t, i]
+		at[i] = size_of(row_name[t, i])
+		for (j = i; j > 1 && p[1] == "lines" && at[order[j - 1]] > at[i]; j--)
+			order[j] = order[j - 1]
+		order[j] = i
+	}
+	for (i = 1; i <= rows; i++) {
+		name = row_name[t, order[i]]
 		line = plain(printed(b, name))
 		for (k = 3; k <= n; k++) {
 			any += quartiles(b, name, p[k], p[2], q) > 0
 			line = line point(q, 2) point(q, 1) point(q, 3)
 		}
-		print line >file
+		if (p[1] == "lines" && i > 1 && at[order[i]] - at[order[i - 1]] > log(spec["step", t]) / log(2) + 0.01)
+			print "" >file
+		print line "\t" at[order[i]] >file
 	}
 	close(file)
 	return any
@@ -376,7 +394,7 @@ function picture(b, t, rows,	n, p, file, what, some, i, longest)
 	for (i = 1; i <= rows && p[1] != "scatter"; i++)
 		longest = length(printed(b, row_name[t, i])) > longest ? length(printed(b, row_name[t, i])) : longest
 	if (!some || system(sprintf("gnuplot -e 'file=\"%s\"; kind=\"%s\"; longest=%d; ylabel=%s; xlabel=%s' '%s/report.gnuplot' 2>'%s.log'",
-		file, p[1], longest, plain(what), plain(spec["xlabel", t]), here, file)))
+		file, p[1], longest, plain(what), plain(("xlabel", t) in spec ? spec["xlabel", t] : "rows of the table"), here, file)))
 		return "<p class='absent'>No picture: gnuplot is not installed, or failed.</p>\n"
 	return scroll("aria-label='Picture: " esc(spec["title", t]) "'",
 		inlined(t, file ".svg", esc(spec["title", t]) ": " esc(what)))

@@ -1,6 +1,7 @@
 # gnuplot -e "file='NAME'; kind='lines'; longest=8; ylabel='...'; xlabel='...'" report.gnuplot: NAME.svg from NAME.dat.
-# kind: lines or points (a row's name, then median and quartiles of each series; its first line names the series), scatter
-# (missed and registered of each series), or time (x and y of each series).
+# kind: lines or points (a row's name, then median and quartiles of each series; its first line names the series; lines: then the
+# logarithm of the row's size, with an empty line where sizes between two rows were left out), scatter (missed and registered of
+# each series), or time (x and y of each series).
 # Colours are numbers that bench/report.awk replaces by the page's: 1,1,1 ink, 2,2,2 rules, N,0,0 the Nth series.
 set terminal svg size 860,(kind eq "time" ? 260 : 360 + 6 * longest) dynamic font "sans,13" linewidth 1.2
 set output file.".svg"
@@ -39,12 +40,16 @@ if (kind eq "lines" || kind eq "points") {
 	set xtics rotate by 50 right noenhanced textcolor rgb ink
 	set key noenhanced
 	set xrange [-0.5:*]
-	set lmargin longest > 20 ? 9 + 0.6 * (longest - 20) : 9 # names stand slantwise below the axis: long ones need room
+	# Room for the axis's name beside numbers such as 100000; names stand slantwise below the axis, and long ones need more.
+	set lmargin longest > 20 ? 12 + 0.6 * (longest - 20) : 12
 	set offsets 0, 0.5, 0, 0
 	if (kind eq "lines") {
-		plot for [i = 1:series] file.".dat" every ::1 using 0:(column(3 * i - 1)):xticlabels(1) with linespoints \
+		size = 3 * series + 2
+		set xrange [*:*]
+		set offsets 0.5, 0.5, 0, 0
+		plot for [i = 1:series] file.".dat" skip 1 using (column(size)):(column(3 * i - 1)):xticlabels(1) with linespoints \
 			pointtype sign(i) pointsize (i == 1 ? 0.7 : 0.5) linewidth (i == 1 ? 2.4 : 1) linecolor rgb colour(i) title title(i), \
-			for [i = 1:1] "" every ::1 using 0:(column(3 * i - 1)):xticlabels(1) with linespoints \
+			for [i = 1:1] "" skip 1 using (column(size)):(column(3 * i - 1)):xticlabels(1) with linespoints \
 			pointtype sign(i) pointsize 0.7 linewidth 2.4 linecolor rgb colour(i) notitle # on top
 	} else {
 		plot file.".dat" every ::1 using 0:2:xticlabels(1) with points pointtype -1 notitle, \

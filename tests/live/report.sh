@@ -193,12 +193,19 @@ is 'figures of the page are rows of the report' "$(cat "$t/unknown")" ''
 
 # In a log scale two tics give a decade, and glibc's own line is at 1. Rounds far apart: quartiles are elsewhere.
 again spread 's/^\([12]\),hugepin,pair.32K,[^,]*/\1,hugepin,pair.32K,0.01/; s/^\([45]\),hugepin,pair.32K,[^,]*/\1,hugepin,pair.32K,99999/' alloc.csv
-drawn=$(sed -n "/id='alloc-pair'/,/id='alloc-batch'/p" "$t/spread/index.html" | awk '
+drawn=$(sed -n "/id='alloc-pair'/,/<\/svg>/p" "$t/spread/index.html" | awk '
 	/translate\(/ { at = $0; sub(/.*translate\([^,]*,/, "", at) }
 	/<tspan/ { gsub(/<[^>]*>|[ \t]/, ""); tic[$0] = at + 0 }
-	/<path stroke=.var\(--series-[12]\)/ { n = /series-1/ ? 1 : 2; sub(/.*M[^,]*,/, ""); if (!(n in y)) y[n] = $0 + 0 }
+	/<path stroke=.var\(--series-[12]\)/ { n = /series-1/ ? 1 : 2; sub(/.*translate\([^,]*,/, ""); if (!(n in y)) y[n] = $0 + 0 }
 	END { if (tic["0.001"]) printf "%.2f", 10 ^ ((y[2] - y[1]) / (tic["0.001"] - tic["0.01"])) }')
 is 'a picture shows the medians' "$drawn" "$(printf %.2f "$(figure alloc-pair:pair.32K:hugepin/glibc "$t/spread/figures.txt")")"
+
+# joined FILE: how many series have a line, apart from the one in the list of series.
+joined() { sed -n "/id='alloc-pair'/,/<\/svg>/p" "$1" | grep -cE "<path stroke='var\(--series-.* L.* L"; }
+is 'no line joins sizes between which others were left out' "$(joined "$page")" 0
+again next 's/pair.64M/pair.64K/' alloc.csv
+works 'but those that follow each other' test "$(joined "$t/next/index.html")" -gt 1
+is 'both axes of each picture have a name' "$(grep '<text>' "$page" | grep -cE '>(time over .*faster\)|time, [a-z]+|misses, % of re-uses|[a-z]+ of the table|bytes .*|[a-z]+, threads|registered on average.*)<')" $((2 * $(grep -c "<svg class='picture'" "$page")))
 
 works 'a bench that cannot run here is there with its reason' grep -qF \
 	'<b>not run here</b>: exit status 2: no python3 that has numpy: &quot;tests/judges/install.sh bench&quot; &lt;&amp;&gt; again' "$page"
