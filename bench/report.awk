@@ -185,13 +185,33 @@ $4 == "peer" {
 
 function figure(t, name, what, x, u) { print t ":" name ":" what, x u >figures }
 function measured(b, name, subject) { return show(middle(b, name, subject)) }
-# A comparison in words, for the first paragraph.
-function compared(b, t, name, part)
+# For the first picture: the use that this row is of. hugepin as it is by default, the subject that comes first, beside the best of
+# the peers, with which the ratio is largest.
+function add_use(b, t, name, part, q,	u, row)
 {
-	return sprintf("%s %s where %s took %s %s (%s: %s)", measured(b, name, part[1]), unit[b, name], label(b, part[2]),
-		measured(b, name, part[2]), unit[b, name], lower(spec["title", t]), printed(b, name))
+	u = ("each", t) in spec && name ~ "^(" spec["each", t] ")$" ? t ":" name : ("does", t) in spec ? t : ""
+	if (u == "")
+		return
+	if (!(u in use_subject)) {
+		uses[++use_count] = u
+		use_bench[u] = b
+		use_table[u] = t
+		use_subject[u] = part[1]
+		use_name[u] = u == t ? spec["does", t] : printed(b, name)
+		use_of[u] = unit[b, name] ~ /^(x|MiB)$/ && u != t ? "memory" : "time"
+	}
+	if (part[1] != use_subject[u])
+		return
+	row = u SUBSEP name
+	if (!(row in use_middle))
+		use_row[u, ++use_rows[u]] = name
+	else if (bounded(q[2]) <= use_middle[row])
+		return
+	use_low[row] = bounded(q[1]); use_middle[row] = bounded(q[2]); use_high[row] = bounded(q[3])
+	use_peer[row] = part[2]
 }
-function lower(text) { return tolower(substr(text, 1, 1)) substr(text, 2) }
+# What is beyond the picture's edges is at them.
+function bounded(x) { return x == "inf" || x > 1000 ? 1000 : x < 0.001 ? 0.001 : x }
 # Count a ratio with quartiles q: beside a peer, or beside another choice of hugepin's own. Its verdict; a loss goes to the list.
 function count(b, t, name, part, q,	word, kind, size)
 {
@@ -209,14 +229,8 @@ function count(b, t, name, part, q,	word, kind, size)
 	counted[t]++
 	counted_all[word]++
 	counted_all[kind, word]++
-	if (kind == "peer" && word == "win" && (best == "" || size < best)) {
-		best = size
-		best_text = compared(b, t, name, part)
-	}
-	if (kind == "peer" && word == "loss" && size > worst + 0) {
-		worst = size
-		worst_text = compared(b, t, name, part)
-	}
+	if (kind == "peer")
+		add_use(b, t, name, part, q)
 	if (word == "loss") {
 		loss_size[kind, ++losses[kind]] = size
 		loss_row[kind, losses[kind]] = sprintf("<tr><td class='num loss'><b>%s</b> loss%s</td><td>%s<br>beside <b>%s</b></td>",
@@ -293,8 +307,6 @@ function caption(t,	text, own)
 function table_html(b, t,	head, html, i, name, units, rows, tally)
 {
 	head = "<h3 id='" t "'>" esc(spec["title", t]) "</h3>\n"
-	if (!name_count[b])
-		return head "<p class='absent'>Not measured: " esc(reason[b]) "</p>\n"
 	units = ("units", t) in spec ? "^(" spec["units", t] ")$" : "."
 	for (i = 1; i <= name_count[b]; i++) {
 		name = names[b, i]
@@ -306,7 +318,7 @@ function table_html(b, t,	head, html, i, name, units, rows, tally)
 		html = html row_html(b, t, name)
 	}
 	if (!rows)
-		return head "<p class='absent'>Not measured in this run.</p>\n"
+		return ""
 	tally = rows " row" (rows == 1 ? "" : "s")
 	if (counted[t])
 		tally = tally sprintf(": %d wins, %d level, %d losses", counted[t, "win"], counted[t, "level"], counted[t, "loss"])
@@ -445,6 +457,8 @@ function summary(	i, b, html)
 {
 	for (i = 1; i <= bench_count; i++) {
 		b = benches[i]
+		if (!name_count[b] && state[b] == "absent")
+			continue
 		html = html "<tr><th scope='row'><a href='#" b "'>" esc(spec["title", b]) "</a></th>" tallies(b, "peer") \
 			"<td>" bar(b) "</td>" tallies(b, "own") \
 			td_num(state[b] == "absent" ? "–" : missed_targets(b)) td_num(esc(seconds[b])) \
@@ -473,34 +487,106 @@ function loss_list(kind, by,	i, j, x, html)
 	sub(/class='scroll'/, "class='scroll tall'", html)
 	return html
 }
-# What a stranger is to know first: what hugepin is, what this run says, and what follows from it.
-function first_words(	html, i, k, t, b, wins, level, lost, pays, costs)
+# What a stranger is to know first: what hugepin is, and what this run says.
+function first_words(	html, wins, level, lost)
 {
 	html = "hugepin is a malloc for Linux that puts large buffers in hugepages, and a cache of registrations for programs that hand " \
 		"buffers to devices. "
 	wins = counted_all["peer", "win"] + 0
 	level = counted_all["peer", "level"] + 0
 	lost = counted_all["peer", "loss"] + 0
+	if (machine["mode"] == "smoke")
+		return html
 	if (!(wins + level + lost))
 		return html "This run measured nothing beside other software. So it says nothing about other software."
-	html = html sprintf("On this machine it needed less time or memory than the best other software in %d of %d comparisons, " \
-		"as much in %d and more in %d", wins, wins + level + lost, level, lost)
-	html = html (best_text ? "; at best it took " best_text : "") (worst_text ? ", at worst " worst_text : "") ". "
-	if (machine["mode"] == "smoke")
-		return html "This was a smoke run, so these numbers mean nothing."
-	for (i = 1; i <= bench_count; i++)
-		for (k = 1; k <= table_count[benches[i]]; k++) {
-			t = tables[benches[i], k]
-			if (!counted[t, "peer"] || !(("does", t) in spec))
-				continue
-			if (3 * counted[t, "peer", "win"] >= 2 * counted[t, "peer"] && 10 * counted[t, "peer", "loss"] <= counted[t, "peer"])
-				pays = pays (pays ? ", or " : "") spec["does", t]
-			else if (3 * counted[t, "peer", "loss"] >= counted[t, "peer"])
-				costs = costs (costs ? ", or " : "") spec["does", t]
-		}
-	if (!pays)
-		return html "So this run has no reason to use it" (costs ? ", least of all for a program that " costs "." : ".")
-	return html "So it pays here for a program that " pays (costs ? "; it costs a program that " costs "." : ".")
+	return html sprintf("On this machine it needed less time or memory than the best other software in %d of %d comparisons, " \
+		"as much in %d and more in %d.", wins, wins + level + lost, level, lost)
+}
+# Where a ratio is in the first picture, in per cent of its width: 1/10 and 10 are as far from 1.
+function place(x) { return 100 * (log(x) - log(scale_low)) / (log(scale_high) - log(scale_low)) }
+function ratio_text(x) { return x > 999.9 ? "over 1000" : x < 0.0010001 ? "under 0.001" : show(x) }
+# How a use's middle row is called: a win is told the other way round, since "5 times as fast" is understood sooner than 0.2.
+function factor(u, x)
+{
+	if (x > 0.95 && x < 1.05)
+		return use_of[u] == "time" ? "as fast" : "as much"
+	return use_of[u] == "memory" ? ratio_text(x) " times as much" : x < 1 ? ratio_text(1 / x) " times as fast" : ratio_text(x) " times as long"
+}
+# Middle and ends of a use's rows, and the peer that is best in most of them.
+function sum_up(u,	i, row, v, n, times, who, found, most)
+{
+	n = use_rows[u]
+	for (i = 1; i <= n; i++) {
+		row = u SUBSEP use_row[u, i]
+		v[i] = log(use_middle[row])
+		if (i == 1 || use_low[row] < low_of[u])
+			low_of[u] = use_low[row]
+		if (i == 1 || use_high[row] > high_of[u])
+			high_of[u] = use_high[row]
+		if (!times[use_peer[row]]++)
+			who[++found] = use_peer[row]
+	}
+	sort_values(v, n)
+	middle_of[u] = exp(quantile(v, n, 0.5))
+	most = who[1]
+	for (i = 2; i <= found; i++)
+		if (times[who[i]] > times[most])
+			most = who[i]
+	peers_of[u] = label(use_bench[u], most) (found > 1 ? "; " found - 1 " more" : "")
+}
+function stroke(class, from, to, top, bottom)
+{
+	return sprintf("<line class='%s' x1='%.2f%%' x2='%.2f%%' y1='%d%%' y2='%d%%'/>", class, from, to, top, bottom)
+}
+function use_html(u,	word)
+{
+	word = middle_of[u] <= 0.95 ? "win" : middle_of[u] >= 1.05 ? "loss" : "level"
+	return sprintf("<li class='%s'><a href='#%s'>%s</a><svg class='track' aria-hidden='true'>", word, use_table[u], esc(use_name[u])) \
+		stroke("one", place(1), place(1), -100, 200) stroke("range", place(low_of[u]), place(high_of[u]), 50, 50) \
+		sprintf("<circle cx='%.2f%%' cy='50%%' r='5'/></svg>", place(middle_of[u])) \
+		sprintf("<b>%s</b><span class='small'>%s to %s</span><span class='small'>%s</span></li>\n",
+		factor(u, middle_of[u]), ratio_text(low_of[u]), ratio_text(high_of[u]), esc(peers_of[u]))
+}
+# The uses of time, or of memory, best first.
+function use_list(kind, title, axis, first,	i, j, n, u, order, html, x)
+{
+	for (i = 1; i <= use_count; i++) {
+		if (use_of[uses[i]] != kind)
+			continue
+		for (j = ++n; j > 1 && middle_of[order[j - 1]] > middle_of[uses[i]]; j--)
+			order[j] = order[j - 1]
+		order[j] = uses[i]
+	}
+	if (!n)
+		return ""
+	html = "<li class='axis'><b>" title "</b><span class='track'><span class='name'>" axis "</span>"
+	for (x = scale_low; x < 1.1 * scale_high; x *= 10)
+		html = html sprintf("<span style='left:%.2f%%'>%s</span>", place(x), x > 0.9 ? int(x + 0.5) : "1/" int(1 / x + 0.5))
+	html = html "</span><b>" first "</b><span class='small'>range</span><span class='small'>the best other</span></li>\n"
+	for (i = 1; i <= n; i++)
+		html = html use_html(order[i])
+	return "<ul class='uses'>\n" html "</ul>\n"
+}
+# Faster than what, by how much, at which cost: one picture.
+function first_picture(	i, u)
+{
+	if (!use_count || machine["mode"] == "smoke")
+		return ""
+	scale_low = 0.1
+	scale_high = 10
+	for (i = 1; i <= use_count; i++) {
+		u = uses[i]
+		sum_up(u)
+		while (scale_low > low_of[u] * 1.001)
+			scale_low /= 10
+		while (scale_high < high_of[u] / 1.001)
+			scale_high *= 10
+	}
+	return "<figure id='uses'>\n" use_list("time", "A program that …", "hugepin’s time ÷ the best other’s", "hugepin is") \
+		use_list("memory", "Memory", "hugepin’s memory ÷ the best other’s", "hugepin takes") \
+		"<figcaption>hugepin as it is by default, beside the software that was best in each row, which is at 1: further left is less. " \
+		"The dot is the middle row of a use; the bar goes from the lower quartile of its best row to the upper one of its worst." \
+		"</figcaption></figure>\n"
 }
 function versions(b,	n, k, who, text)
 {
@@ -509,22 +595,35 @@ function versions(b,	n, k, who, text)
 		text = text (k > 1 ? ", " : "") label(b, who[k]) (version_of[b, who[k]] ? " (" version_of[b, who[k]] ")" : "")
 	return n ? "<p class='how'>Peers: " esc(text) "</p>\n" : ""
 }
-function section_html(b,	html, k, text)
+function printed_html(b,	text)
+{
+	text = read_all(dir "/" b ".txt")
+	return text == "" ? "" : "<details><summary>What the bench printed</summary>\n<pre tabindex='0'>" esc(text) "</pre></details>\n"
+}
+function section_html(b,	html, k, t, left_out)
 {
 	html = "<section>\n<h2 id='" b "'>" esc(spec["title", b]) "</h2>\n<p>" esc(spec["about", b]) "</p>\n<p class='how'><code>" \
-		esc(state[b] == "absent" ? spec["command", b] : command[b]) "</code> " said(b) "</p>\n" versions(b)
-	for (k = 1; k <= table_count[b]; k++)
-		html = html table_html(b, tables[b, k])
-	text = read_all(dir "/" b ".txt")
-	if (text != "")
-		html = html "<details><summary>What the bench printed</summary>\n<pre tabindex='0'>" esc(text) "</pre></details>\n"
-	return html "</section>\n"
+		esc(command[b]) "</code> " said(b) "</p>\n" versions(b)
+	for (k = 1; k <= table_count[b]; k++) {
+		t = table_html(b, tables[b, k])
+		html = html t
+		if (t == "")
+			left_out = left_out (left_out ? ", " : "") spec["title", tables[b, k]]
+	}
+	if (left_out)
+		html = html "<p class='absent'>Not measured in this run: " esc(left_out) ".</p>\n"
+	return html printed_html(b) "</section>\n"
+}
+# A bench that this run does not have, in the list of those.
+function absent_html(b)
+{
+	return "<h3 id='" b "'>" esc(spec["title", b]) "</h3><p><code>" esc(state[b] == "absent" ? spec["command", b] : command[b]) \
+		"</code> " said(b) "</p>\n" printed_html(b)
 }
 function nav_item(id, text) { return "<li><a href='#" id "'>" text "</a></li>\n" }
 
 END {
 	split("win level loss", words, " ")
-	plural["win"] = "wins"; plural["level"] = "level"; plural["loss"] = "losses"
 	while ((getline line <(dir "/machine.tsv")) > 0) {
 		split(line, part, "\t")
 		machine[part[1]] = esc(part[2])
@@ -533,8 +632,13 @@ END {
 	for (i = 1; i <= bench_count; i++) {
 		b = benches[i]
 		status(b)
-		sections = sections section_html(b)
-		nav = nav nav_item(b, esc(spec["title", b]))
+		if (name_count[b]) {
+			sections = sections section_html(b)
+			nav = nav nav_item(b, esc(spec["title", b]))
+		} else {
+			absent = absent absent_html(b)
+			absent_count++
+		}
 		for (k = 1; k <= 3; k++) {
 			print b ":peer-" words[k], counted[b, "peer", words[k]] + 0 >figures
 			print b ":own-" words[k], counted[b, "own", words[k]] + 0 >figures
@@ -542,7 +646,6 @@ END {
 	}
 	for (k = 1; k <= 3; k++) {
 		print "all:" words[k], counted_all[words[k]] + 0 >figures
-		counts = counts "<li class='" words[k] "'><b>" counted_all["peer", words[k]] + 0 "</b> " plural[words[k]] "</li>\n"
 		comparisons["peer"] += counted_all["peer", words[k]]
 		comparisons["own"] += counted_all["own", words[k]]
 	}
@@ -551,14 +654,15 @@ END {
 	print "<meta name='viewport' content='width=device-width, initial-scale=1'>\n<meta name='color-scheme' content='light dark'>"
 	print "<title>hugepin: measured on " machine["date"] "</title>\n<link rel='icon' href='data:,'>"
 	print "<style>\n" read_all(here "/report.css") "</style>\n</head>\n<body>"
-	print "<header>\n<p class='kicker'>hugepin, commit " machine["commit"] "</p>\n<h1>What it wins and what it loses</h1>"
+	print "<header>\n<p class='kicker'>hugepin, commit " machine["commit"] "</p>\n<h1>" \
+		(machine["mode"] == "smoke" ? "A smoke run" : "Faster than what, by how much, at which cost") "</h1>"
 	print "<p class='lead' id='first'>" esc(first_words()) "</p>"
 	print "<p class='kicker'>" machine["processor"] ", " machine["cores"] ", Linux " machine["kernel"] ". " machine["date"] ".</p>"
 	if (machine["mode"] != "full")
 		print "<p class='notice'><b>A " machine["mode"] " run</b>: " machine["reduced"] "</p>"
-	print "<ul class='count' aria-label='Comparisons with other software'>\n" counts "</ul>\n</header>"
+	print first_picture() "</header>"
 	print "<nav aria-label='Contents'><ul>\n" nav_item("verdict", "By bench") nav_item("losses", "All losses") nav \
-		nav_item("machine", "The machine") "</ul></nav>\n<main>"
+		(absent ? nav_item("absent", "Not measured") : "") nav_item("machine", "The machine") "</ul></nav>\n<main>"
 	print "<section>\n<h2 id='verdict'>Wins and losses by bench</h2>\n<p>A comparison is a ratio of a table: what hugepin took to " \
 		"what the other took for the same work: where there is other software, the one that was best in that row. " \
 		"Unless its table says otherwise, within 5&nbsp;% is level; above, hugepin took more " \
@@ -574,6 +678,9 @@ END {
 		comparisons["own"] + 0 " comparisons: what a choice costs that hugepin leaves to the program.</p>"
 	print loss_list("own", "losses-own") "</section>"
 	print sections
+	if (absent)
+		print "<section>\n<h2 id='absent'>Not measured</h2>\n<details><summary>" absent_count \
+			(absent_count == 1 ? " bench" : " benches") ", each with its reason</summary>\n" absent "</details>\n</section>"
 	print "<section>\n<h2 id='machine'>The machine, and how this was made</h2>\n<table class='facts'><tbody>\n" facts "</tbody></table>"
 	print "<p>Made by <code>make report</code>. Every sample is in <code>raw/</code> beside this page, every figure in " \
 		"<code>figures.txt</code>; <code>bench/report render</code> makes the page again from them.</p>\n</section>"

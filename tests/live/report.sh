@@ -45,21 +45,33 @@ has 'the page begins with what hugepin is' "$(first "$page")" 'hugepin is a mall
 counts=$(awk -F'[: ]' '{ n[$2] += $3 } END { printf "%d of %d comparisons, as much in %d and more in %d", n["peer-win"],
 	n["peer-win"] + n["peer-level"] + n["peer-loss"], n["peer-level"], n["peer-loss"] }' "$figures")
 has 'then what this run says' "$(first "$page")" "$counts"
-has 'and its worst, with what was measured' "$(first "$page")" \
-	'at worst 4.55 us where UCX took 0.66 us (evictions from the pin cache: 512 threads that have pinned before)'
-has 'and what follows' "$(first "$page")" 'So it pays here for a program that pins the same buffers of the heap again and again'
-has 'and for whom it is not' "$(first "$page")" 'or pins other memory again and again, or pins something new each time'
+# The first picture. use_of TABLE [PAGE]: what it says of the use: verdict, factor, least and most ratio, the best peers.
+use_of() {
+	sed -n "s|^<li class='\([a-z]*\)'><a href='#$1'>.*<b>\([^<]*\)</b><span class='small'>\([^<]*\)</span><span class='small'>\([^<]*\)</span></li>|\1: \2, \3, \4|p" "${2:-$page}"
+}
+# By other means: two rows, between which the middle is where their distance is the same.
+middle=$(sed -n 's|^pin-heap:.*:arena/best ||p' "$figures" | awk '{ n++; x += log($1) } END { x = exp(-x / n); if (n == 2) printf x < 10 ? "%.2f" : "%.1f", x }')
+has 'a use is its middle row, as a factor' "$(use_of pin-heap)" "win: $middle times as fast, "
+has 'beside the peer that is best' "$(use_of pin-heap)" ', UCX'
+is 'a loss is one' "$(use_of pin-evict)" 'loss: 6.93 times as long, 6.93 to 6.93, UCX'
+is 'the best use comes first' "$(sed -n "s|^<li class='[a-z]*'><a href='#\([^']*\)'.*|\1|p" "$page" | sed -n '1p;$p' | paste -s -d ' ')" 'pin-heap pin-evict'
+is '1 is at the same place in all' "$(grep -o "class='one' x1='[^']*'" "$page" | sort -u | wc -l)" 1
 again slow 's/^\([1-5],hugepin,pair[^,]*\),[^,]*/\1,999999/' alloc.csv
-has 'a run in which it loses says so' "$(first "$t/slow/index.html")" 'it costs a program that allocates and frees large buffers all the time'
+has 'a run in which it loses shows so' "$(use_of alloc-pair "$t/slow/index.html")" 'loss: over 1000 times as long'
 again level 's/^\([1-5],[^,]*,[^,]*\),[0-9.]*,ns/\1,100,ns/' alloc.csv
-rm -f "$t"/level/raw/pin.*
-render "$t/level" >"$t/out"
-has 'a run without gain says so' "$(first "$t/level/index.html")" 'So this run has no reason to use it.'
+is 'where nothing differs it is as fast' "$(use_of alloc-pair "$t/level/index.html")" 'level: as fast, 1.00 to 1.00, glibc'
+for r in 1 2 3 4 5; do printf '%s\n' "$r,hugepin,sparse.1M.peak,30,MiB" "$r,glibc,sparse.1M.peak,20,MiB" "$r,tcmalloc,sparse.1M.peak,15,MiB"; done >"$t/sparse"
+again memory "\$r $t/sparse" alloc.csv
+has 'memory has rows of its own' "$(use_of alloc-sparse "$t/memory/index.html")" 'loss: 2.00 times as much, 2.00 to 2.00, tcmalloc'
 again smoke '/^mode/s/quick/smoke/' machine.tsv
-has 'a smoke run concludes nothing' "$(first "$t/smoke/index.html")" 'This was a smoke run, so these numbers mean nothing.'
-rm -f "$t"/level/raw/alloc.*
+is 'a smoke run has no headline' "$(first "$t/smoke/index.html" | grep -c comparisons) $(grep -c "class='uses'" "$t/smoke/index.html")" '0 0'
+works 'but says what it is' grep -qF "<h1>A smoke run</h1>" "$t/smoke/index.html"
+rm -f "$t"/level/raw/{alloc,pin}.*
 render "$t/level" >"$t/out"
-has 'nor does one that measured no other software' "$(first "$t/level/index.html")" 'This run measured nothing beside other software.'
+has 'one that measured no other software says so' "$(first "$t/level/index.html")" 'This run measured nothing beside other software.'
+absent=$(sed -n "/<h2 id='absent'/,/<\/section>/p" "$t/level/index.html")
+is 'what was not measured is folded, once' "$(grep -c '<details><summary>[0-9]* benches, each with its reason' <<<"$absent") $(
+	grep -cE "<h3 id='(alloc|pin|programs)'" <<<"$absent")" '1 3'
 
 works 'rows have names that a stranger understands' grep -qF \
 	"<th scope='row' title='replay-misses:misses.save.shape-noreuse'>made-up: a loop whose buffers are never reused</th>" "$page"
@@ -253,11 +265,12 @@ broken empty 's/<path/<desc/g; s/<use/<desc/g; s/<text/<desc/g'
 broken request 's/<main>/<main><img src="http:\/\/example.org\/a.png" alt="">/'
 broken wide 's/<main>/<main><div style="width:1100px">.<\/div>/'
 broken pale 's/--soft: #[0-9a-f]*/--soft: #bbbbbb/'
+broken cut 's/9.5rem 6.5rem/90rem 6.5rem/'
 broken sign "s/id='alloc-pair-gpPt6'/id='gone'/"
 broken script 's/<main>/<main><script>nowhere.to.be.found<\/script>/'
 for scheme in light dark; do
 	pages=("$t/good.html" "$t/odd.html" "$t/papers.html")
-	[ $scheme = dark ] || pages+=("$t"/{link,image,empty,request,wide,pale,sign,script}.html)
+	[ $scheme = dark ] || pages+=("$t"/{link,image,empty,request,wide,pale,cut,sign,script}.html)
 	"$top/tests/report/look" $scheme "${pages[@]}" >"$t/looked.$scheme" 2>&1
 	for name in good odd papers; do
 		for width in 400 1200; do
@@ -273,5 +286,6 @@ finds 'a request' '^request 400: .*what may be loaded'
 finds 'a page wider than a telephone' '^wide 400: wider than the window: 11'
 finds 'and one that a desk is wide enough for' '^wide 1200: none'
 finds 'text that is hard to read' '^pale 400: hard to read'
+finds 'a row of the first picture that is cut' '^cut 1200: a row that is cut'
 finds 'a sign that is not there' '^sign 400: a sign that is not there'
 finds 'an error of a script' '^script: .*nowhere is not defined'

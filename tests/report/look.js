@@ -31,6 +31,9 @@ function faults(frame) {
 	for (const element of doc.querySelectorAll('[src], link[href], [action], object, script'))
 		if (!/^data:/.test(element.getAttribute('src') || element.getAttribute('href')))
 			found.push('what may be loaded: ' + element.outerHTML.slice(0, 80))
+	for (const row of doc.querySelectorAll('.uses li'))
+		if (row.scrollWidth > row.clientWidth)
+			found.push('a row that is cut: ' + row.textContent)
 	const root = doc.documentElement
 	if (root.scrollWidth > root.clientWidth)
 		found.push('wider than the window: ' + root.scrollWidth + ' of ' + root.clientWidth)
