@@ -1,9 +1,9 @@
 # gnuplot -e "file='NAME'; kind='lines'; longest=8; ylabel='...'; xlabel='...'" report.gnuplot: NAME.svg from NAME.dat.
 # kind: lines or points (a row's name, then median and quartiles of each series; its first line names the series; lines: then the
-# logarithm of the row's size, with an empty line where sizes between two rows were left out), scatter (missed and registered of
-# each series), or time (x and y of each series).
+# logarithm of the row's size, with an empty line where sizes between two rows were left out), or scatter (missed and registered
+# of each series).
 # Colours are numbers that bench/report.awk replaces by the page's: 1,1,1 ink, 2,2,2 rules, N,0,0 the Nth series.
-set terminal svg size 860,(kind eq "time" ? 260 : 360 + 6 * longest) dynamic font "sans,13" linewidth 1.2
+set terminal svg size 860,(360 + 6 * longest) dynamic font "sans,13" linewidth 1.2
 set output file.".svg"
 ink = "#010101"
 set border 3 linecolor rgb ink
@@ -25,13 +25,6 @@ if (kind eq "scatter") {
 	set grid xtics
 	plot for [i = 1:series] file.".dat" every ::1 using (column(2 * i + 1)):(column(2 * i)) with points \
 		pointtype sign(i) pointsize 0.8 linecolor rgb colour(i) title title(i)
-}
-if (kind eq "time") {
-	set ylabel ylabel textcolor rgb ink
-	set xlabel xlabel textcolor rgb ink
-	set yrange [-3:105]
-	plot for [i = 1:series] file.".dat" every ::1 using (column(2 * i)):(column(2 * i + 1)) with lines \
-		linewidth (i == series ? 2 : 1) linecolor rgb colour(i) title title(i)
 }
 if (kind eq "lines" || kind eq "points") {
 	set logscale y
