@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <hugepin_uring.h>
+#include <liburing.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -43,7 +44,7 @@ enum {
 struct lane {
 	struct io_uring ring;
 	hugepin_domain *domain;
-	bool opener; /* the domain is of this ring, others are attached */
+	hugepin_ring *attached; /* to the domain that lanes share; NULL: the domain is the lane's own */
 	char *buffer; /* NULL until a request is copied */
 	struct lane *next;
 };
@@ -58,12 +59,13 @@ struct export {
 static char *name; /* of the file */
 static struct lane lanes[LANES], *idle;
 static int made; /* lanes */
-static pthread_mutex_t lanes_lock = PTHREAD_MUTEX_INITIALIZER; /* for the three above */
+static hugepin_domain *shared; /* with a ring of its own, to which lanes are attached; or NULL */
+static pthread_mutex_t lanes_lock = PTHREAD_MUTEX_INITIALIZER; /* for the four above */
 static pthread_cond_t lane_is_idle = PTHREAD_COND_INITIALIZER;
 /* Held for reading by direct writes. The usual kind would let them keep others waiting for ever. */
 static pthread_rwlock_t cache_lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 
-/* Until Linux 6.13 each lane has a domain, later every 17 lanes have one. Returns 0, or -errno. */
+/* Until Linux 6.13 each lane has a domain, later they share one. Returns 0, or -errno. */
 static int lane_make(void)
 {
 	struct lane *l = &lanes[made];
@@ -71,10 +73,12 @@ static int lane_make(void)
 
 	if (err < 0)
 		return err;
-	l->domain = made ? l[-1].domain : NULL;
-	err = made ? hugepin_uring_attach(l->domain, &l->ring) : -ENOSPC;
-	l->opener = err == -ENOSPC || err == -EOPNOTSUPP;
-	if (l->opener)
+	if (!made && hugepin_uring_open_fd(-1, 0, 0, SLOTS, NULL, &shared) < 0)
+		shared = NULL;
+	l->domain = shared;
+	l->attached = NULL;
+	err = shared ? hugepin_uring_attach(shared, &l->ring, &l->attached) : -EOPNOTSUPP;
+	if (err == -EOPNOTSUPP)
 		err = hugepin_uring_open(&l->ring, 0, SLOTS, NULL, &l->domain);
 	if (err < 0) {
 		io_uring_queue_exit(&l->ring);
@@ -92,9 +96,14 @@ static void lanes_end(void)
 	for (struct lane *l = lanes; l < lanes + made; l++) {
 		hugepin_free(l->buffer);
 		l->buffer = NULL;
-		if (l->opener)
+		if (l->attached)
+			hugepin_ring_detach(l->attached);
+		else
 			hugepin_domain_close(l->domain);
 	}
+	if (shared)
+		hugepin_domain_close(shared);
+	shared = NULL;
 	while (made)
 		io_uring_queue_exit(&lanes[--made].ring);
 	idle = NULL;
@@ -131,7 +140,8 @@ static int request(struct lane *l, int fd, bool out, char *data, size_t len, uin
 	struct io_uring_cqe *cqe;
 	struct hugepin_pin pin = { 0 };
 	/* Without a pin of all (no room under `ulimit -l`, say) a request by address does the same. */
-	bool fixed = hugepin_pin(l->domain, data, len, 0, &pin) == 0 && pin.len == len;
+	bool fixed = hugepin_pin(l->domain, data, len, 0, &pin) == 0 && pin.len == len &&
+		     (!l->attached || hugepin_ring_use(l->attached, &pin) == 0);
 	int ret;
 
 	if (out && fixed)

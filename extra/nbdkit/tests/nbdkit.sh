@@ -126,13 +126,13 @@ works 'one lane serves all' under one-ring '^by index [1-9]' ''
 # What goes through the page cache reads and writes whole pages: a direct write that meets it would be lost.
 apart() { modelled file 3 10 "$faults" meet && grep -q 'met 0,' said; }
 works 'no direct write is under way beside the page cache' apart
-# More requests at a time than a domain has rings.
+# Many requests at a time.
 crowded()
 {
 	FAULTS="crowd $1" FAULTS_SAID=$t/said serve "$faults" file
 	client crowd file && stop && grep -E 'by index 24, by address 0, .* rings 2[1-5],' said
 }
-works 'lanes of several domains' crowded ''
+works 'many lanes share a domain' crowded ''
 works 'a domain for each lane' crowded no-clones
 works 'requests that come back short are continued' modelled file 4 20 "$faults" short
 works 'within a block, too' modelled file 5 20 "$faults" odd

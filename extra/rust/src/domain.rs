@@ -42,15 +42,12 @@ impl Domain {
     /// calling thread owns the ring, and other threads pin only what is registered. The ring may be closed before the
     /// domain, which has a duplicate of its descriptor.
     pub fn uring(ring: impl AsFd, flags: u32, slots: Range<u32>) -> Result<Domain, Error> {
-        let fd = ring.as_fd().try_clone_to_owned().map_err(|e| Error::Os(e.raw_os_error().unwrap_or_default()))?;
-        let (ring_fd, mut raw) = (fd.as_raw_fd(), ptr::null_mut());
-        let ring = sys::io_uring { flags, ring_fd, enter_ring_fd: ring_fd, ..Default::default() };
-        let keep = Arc::new((ring, fd));
-        // SAFETY: the library reads flags and descriptors of the ring while the domain is open, and writes nothing.
+        let (fd, mut raw) = (ring.as_fd().as_raw_fd(), ptr::null_mut());
+        // SAFETY: the library duplicates the descriptor.
         unsafe {
-            let ring = ptr::addr_of!(keep.0) as *mut _;
-            Error::check(sys::hugepin_uring_open(ring, slots.start, slots.len() as u32, ptr::null(), &mut raw))?;
-            Ok(Domain::from_raw(raw, keep))
+            let slots = (slots.start, slots.len() as u32);
+            Error::check(sys::hugepin_uring_open_fd(fd, flags, slots.0, slots.1, ptr::null(), &mut raw))?;
+            Ok(Domain::from_raw(raw, Arc::new(())))
         }
     }
 

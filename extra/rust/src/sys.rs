@@ -44,21 +44,6 @@ pub struct hugepin_extent {
     pub pad: u32,
 }
 
-/// liburing's. The library reads `flags` and the two descriptors.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct io_uring {
-    pub sq: [u64; 13],
-    pub cq: [u64; 11],
-    pub flags: u32,
-    pub ring_fd: i32,
-    pub features: u32,
-    pub enter_ring_fd: i32,
-    pub int_flags: u8,
-    pub pad: [u8; 3],
-    pub pad2: u32,
-}
-
 macro_rules! counters {
     ($name:ident: $($member:ident)*) => {
         #[repr(C)]
@@ -94,8 +79,8 @@ extern "C" {
     pub fn hugepin_mlock() -> *const hugepin_backend;
     pub fn hugepin_domain_open(backend: *const hugepin_backend, ctx: *mut c_void, attr: *const hugepin_attr,
                                ret: *mut *mut hugepin_domain) -> c_int;
-    pub fn hugepin_uring_open(ring: *mut io_uring, slot0: u32, slots: u32, attr: *const hugepin_attr,
-                              ret: *mut *mut hugepin_domain) -> c_int;
+    pub fn hugepin_uring_open_fd(fd: c_int, flags: u32, slot0: u32, slots: u32, attr: *const hugepin_attr,
+                                 ret: *mut *mut hugepin_domain) -> c_int;
     pub fn hugepin_domain_close(domain: *mut hugepin_domain) -> c_int;
     pub fn hugepin_domain_stats(domain: *mut hugepin_domain, ret: *mut hugepin_domain_stats, size: usize) -> c_int;
     pub fn hugepin_pin(domain: *mut hugepin_domain, addr: *const c_void, len: usize, access: u32,

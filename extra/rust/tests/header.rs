@@ -86,7 +86,6 @@ fn declarations_agree_with_the_headers() {
         ("hugepin_extent", size_of::<sys::hugepin_extent>()),
         ("hugepin_stats", size_of::<sys::hugepin_stats>()),
         ("hugepin_domain_stats", size_of::<sys::hugepin_domain_stats>()),
-        ("io_uring", size_of::<sys::io_uring>()),
     ] {
         assert!(c.contains(&format!("struct rust_{name} ")), "{name} was not found");
         c += &format!("_Static_assert(sizeof(struct {name}) == {size}, \"\");\n");

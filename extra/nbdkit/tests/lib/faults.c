@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <hugepin_uring.h>
+#include <liburing.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -165,11 +166,11 @@ int hugepin_pin(hugepin_domain *domain, const void *data, size_t len, unsigned a
 	return fault("no-pins") ? -ENOBUFS : real(domain, data, len, access, ret_);
 }
 
-int hugepin_uring_attach(hugepin_domain *domain, struct io_uring *ring)
+int hugepin_uring_attach(hugepin_domain *domain, struct io_uring *ring, hugepin_ring **ret_)
 {
-	int (*real)(hugepin_domain *, struct io_uring *) = next("libhugepin.so.0", __func__);
+	int (*real)(hugepin_domain *, struct io_uring *, hugepin_ring **) = next("libhugepin.so.0", __func__);
 
-	return fault("no-clones") ? -EOPNOTSUPP : real(domain, ring);
+	return fault("no-clones") ? -EOPNOTSUPP : real(domain, ring, ret_);
 }
 
 void *hugepin_malloc(size_t size)
