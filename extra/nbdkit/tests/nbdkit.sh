@@ -34,7 +34,7 @@ leave()
 }
 trap 'leave; echo "1..$number"; rm -rf "$t"' EXIT
 head -c 9000777 /dev/urandom >file
-if ! nbdkit -U - "$plugin" file --run true 2>said; then
+if ! nbdkit -U "$t/socket" "$plugin" file --run true 2>said; then
 	if grep -q 'io_uring: \|O_DIRECT' said; then
 		skip 'the plug-in of nbdkit' "$(sed 's/.*\(io_uring\|O_DIRECT\).*/no \1/' said)"
 	else
@@ -213,9 +213,11 @@ done
 # What nbdkit and its clients are told.
 hints() { serve '' file; [ "$(client hints)" = '1 4096 4294967295' ] && stop; }
 works 'block sizes are told of' hints
+# nbdkit -U - leaves a directory where it ends with an error, or as nobody.
 flags()
 {
-	nbdkit -U - "$plugin" "$@" file --run "nbdinfo \$uri" >info &&
+	rm -f socket
+	nbdkit -U "$t/socket" "$plugin" "$@" file --run "nbdinfo \$uri" >info &&
 		[ "$(grep -cE 'can_(multi_conn|fua|flush|trim|zero): true' info)" = "$count" ]
 }
 count=5
@@ -227,7 +229,7 @@ if [ "$(id -u)" = 0 ]; then
 else
 	skip 'a file that only root may write is read, too' 'not root'
 fi
-refuses() { says "$1" 1 "$2" nbdkit -U - "$plugin" "${@:3}" --run true; }
+refuses() { says "$1" 1 "$2" nbdkit -U "$t/socket" "$plugin" "${@:3}" --run true; }
 refuses 'no parameter' 'error: file=PATH is missing: a regular file or a block device$'
 refuses 'another parameter' 'error: size: no such parameter, there is file=PATH alone$' size=1
 refuses 'no such file' 'error: .*/nowhere/file: No such file or directory$' nowhere/file
@@ -256,7 +258,8 @@ server=''
 # With little memory to lock and a user that may not lock more.
 little()
 {
-	ulimit -l 64 && chmod 666 file && nbdkit -U - -u nobody -g nogroup "$plugin" file --run "nbdcopy \$uri $t/back" &&
+	rm -f socket
+	ulimit -l 64 && chmod 666 file && nbdkit -U "$t/socket" -u nobody -g nogroup "$plugin" file --run "nbdcopy \$uri $t/back" &&
 		cmp file back
 }
 if [ "$(id -u)" = 0 ]; then works 'with 64 KiB to lock' little; else skip 'with 64 KiB to lock' 'not root'; fi
