@@ -5,6 +5,7 @@
 #include "cmd/against.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cmd/environment.h"
@@ -35,7 +36,7 @@ static void look_at_tunable(const struct hp_against_facts *f, struct hp_against 
 {
 	const size_t size = sizeof ret_->absent;
 	unsigned major = 0, minor = 0;
-	char *tunables;
+	char *tunables = NULL;
 
 	sscanf(f->glibc, "glibc %u.%u", &major, &minor);
 	if (major < 2 || (major == 2 && minor < 35))
@@ -50,6 +51,7 @@ static void look_at_tunable(const struct hp_against_facts *f, struct hp_against 
 	else if ((tunables = hp_tunables_with(f->tunables, HUGETLB, 1)) &&
 		 asprintf(&ret_->set[0], "GLIBC_TUNABLES=%s", tunables) < 0)
 		ret_->set[0] = NULL;
+	free(tunables);
 }
 
 static void look_at_mimalloc(const struct hp_against_facts *f, struct hp_against *ret_)

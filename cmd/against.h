@@ -20,7 +20,7 @@ struct hp_against_facts {
 #define HP_AGAINST_SET 3
 struct hp_against {
 	const char *called; /* in a sentence: "glibc's tunable" */
-	char *set[HP_AGAINST_SET]; /* variables, as NAME=VALUE; the first NULL ends them */
+	char *set[HP_AGAINST_SET]; /* variables, as NAME=VALUE; NULL ends them, and the first is the caller's to free */
 	char absent[200]; /* why it cannot be measured; "": it can */
 };
 

@@ -146,6 +146,7 @@ static int look_for_others(void)
 			if (!(*environment = hp_environment_with(*environment, a.set[k])))
 				return -1;
 		}
+		free(a.set[0]);
 		check.others++;
 	}
 	return 0;
