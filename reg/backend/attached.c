@@ -114,13 +114,12 @@ void hp_attached_delete(hugepin_ring *r)
 int hp_attached_begin(hugepin_ring *r, int fd, unsigned flags)
 {
 	struct hp_uring *u = r->u;
-	struct io_uring_rsrc_register table = { .nr = u->slot0 + u->slots, .flags = IORING_RSRC_REGISTER_SPARSE };
 	int err = hp_ring_keep(fd, flags, &r->ring);
 
 	if (!err)
-		err = hp_ring_register(&r->ring, IORING_REGISTER_BUFFERS2, &table, sizeof table);
+		err = hp_ring_make_table(&r->ring, u->slot0 + u->slots);
 	if (err < 0)
-		return err == -EINVAL ? -EOPNOTSUPP : err == -EEXIST ? -EPERM : err;
+		return err;
 	err = copy_slot(r, 0); /* can it? */
 	if (err >= 0)
 		err = hp_ring_set(&r->ring, u->slot0, NULL, 0);

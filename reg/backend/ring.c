@@ -67,12 +67,21 @@ int hp_ring_set(const struct hp_ring *ring, unsigned slot, void *addr, size_t le
 	return err < 0 ? err : 0;
 }
 
+int hp_ring_make_table(const struct hp_ring *ring, unsigned end)
+{
+	struct io_uring_rsrc_register table = { .nr = end, .flags = IORING_RSRC_REGISTER_SPARSE };
+	int err = hp_ring_register(ring, IORING_REGISTER_BUFFERS2, &table, sizeof table);
+
+	if (err < 0)
+		return err == -EINVAL ? -EOPNOTSUPP : err == -EEXIST ? -EPERM : err;
+	return 0;
+}
+
 int hp_ring_table(const struct hp_ring *ring, unsigned end, bool *ret_made)
 {
 	/* Ask without changing the slot: the new contents are unreadable, so the update fails. -EFAULT: the slot
 	 * exists; -EINVAL: the table is shorter; -ENXIO: there is no table. */
 	int err = slot_update(ring, end - 1, (const struct iovec *)UINTPTR_MAX);
-	struct io_uring_rsrc_register table = { .nr = end, .flags = IORING_RSRC_REGISTER_SPARSE };
 
 	*ret_made = false;
 	if (err == -EFAULT)
@@ -81,9 +90,7 @@ int hp_ring_table(const struct hp_ring *ring, unsigned end, bool *ret_made)
 		return -EPERM;
 	if (err != -ENXIO)
 		return err;
-	err = hp_ring_register(ring, IORING_REGISTER_BUFFERS2, &table, sizeof table);
-	if (err < 0)
-		return err == -EINVAL ? -EOPNOTSUPP : err; /* before Linux 5.19 */
-	*ret_made = true;
-	return 0;
+	err = hp_ring_make_table(ring, end);
+	*ret_made = !err;
+	return err;
 }

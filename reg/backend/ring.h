@@ -37,6 +37,10 @@ int hp_ring_call(int number, bool by_index, unsigned opcode, const void *arg, un
 /* Fill a slot. len 0 clears it. 0 or -errno. */
 int hp_ring_set(const struct hp_ring *ring, unsigned slot, void *addr, size_t len);
 
+/* Give a ring without a table one of `end` empty slots. 0, or -errno; -EBUSY: it has a table; -EPERM: another thread owns
+ * the ring; -EOPNOTSUPP: before Linux 5.19, or no ring. */
+int hp_ring_make_table(const struct hp_ring *ring, unsigned end);
+
 /* Make sure that the ring has a table with slots up to `end`. *ret_made: the table was made now. 0 or -errno. */
 int hp_ring_table(const struct hp_ring *ring, unsigned end, bool *ret_made);
 

@@ -497,6 +497,13 @@ static int use(hugepin_ring *r, const struct hugepin_reg *reg)
 	return hp_attached_use(r, &(struct hugepin_pin){ .lkey = reg->lkey });
 }
 
+static void close_all(struct hp_uring *u, struct io_uring *rings, int n)
+{
+	backend->close(u);
+	for (int i = 0; i < n; i++)
+		io_uring_queue_exit(&rings[i]);
+}
+
 /* A new ring that is attached. */
 static hugepin_ring *attached(struct hp_uring *u, struct io_uring *ring, unsigned flags)
 {
@@ -543,9 +550,7 @@ TEST(an_index_is_good_in_every_ring_that_uses_it_and_pins_once)
 	for (int i = 0; i < 4; i++)
 		EXPECT_EQ(hp_attached_use(r[i], NULL), 0);
 	pinned_becomes(0);
-	backend->close(u);
-	for (int i = 0; i < 4; i++)
-		io_uring_queue_exit(&rings[i]);
+	close_all(u, rings, 4);
 	munmap(p, MIB);
 }
 
@@ -582,9 +587,7 @@ TEST(an_index_is_not_used_again_while_a_ring_has_a_copy)
 	EXPECT_EQ(read_fixed(&rings[1], p + 2 * PAGE, one.lkey), PAGE);
 	EXPECT_EQ(read_fixed(&rings[1], p, one.lkey), -EFAULT);
 	EXPECT_EQ(reg(u, p, PAGE, &none), -ENOMEM);
-	backend->close(u);
-	for (int i = 0; i < 2; i++)
-		io_uring_queue_exit(&rings[i]);
+	close_all(u, rings, 2);
 	munmap(p, MIB);
 }
 
@@ -618,9 +621,7 @@ TEST(a_ring_that_ends_gives_back_its_table_and_its_copies)
 	EXPECT_EQ(attach(u, &rings[0], &r[0]), 0); /* once more */
 	EXPECT_EQ(use(r[0], &again), 0);
 	EXPECT_EQ(read_fixed(&rings[0], p, again.lkey), PAGE);
-	backend->close(u);
-	for (int i = 0; i < 2; i++)
-		io_uring_queue_exit(&rings[i]);
+	close_all(u, rings, 2);
 	munmap(p, PAGE);
 }
 
@@ -697,9 +698,7 @@ TEST(a_hundred_rings_share_the_registrations_of_a_domain)
 	}
 	EXPECT_EQ(pinned(), PAGE);
 	EXPECT_EQ(u->holders[one.lkey - 2], RINGS);
-	backend->close(u);
-	for (int i = 0; i < RINGS; i++)
-		io_uring_queue_exit(&rings[i]);
+	close_all(u, rings, RINGS);
 	munmap(p, PAGE);
 }
 
