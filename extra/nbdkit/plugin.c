@@ -78,6 +78,10 @@ static int lane_make(void)
 	l->domain = shared;
 	l->attached = NULL;
 	err = shared ? hugepin_uring_attach(shared, &l->ring, &l->attached) : -EOPNOTSUPP;
+	if (err == -EOPNOTSUPP && shared && !made) { /* no lane is attached, and none will be */
+		hugepin_domain_close(shared);
+		shared = NULL;
+	}
 	if (err == -EOPNOTSUPP)
 		err = hugepin_uring_open(&l->ring, 0, SLOTS, NULL, &l->domain);
 	if (err < 0) {
