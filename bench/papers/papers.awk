@@ -132,11 +132,11 @@ function paragraph(class, head, text)
 # One number or several beside the paper's. The page has a table for those of an item.
 function row(what, paper_has, ours)
 {
+	end_picture()
 	if (!html) {
 		put("  " what "\n    paper: " paper_has "\n    here:  " ours)
 		return
 	}
-	end_picture()
 	if (!in_table)
 		put("<div class='scroll'><table><thead><tr><th>what</th><th>the paper</th><th>here</th></tr></thead><tbody>")
 	in_table = 1
@@ -234,7 +234,7 @@ function begin_curve(label, style)
 }
 function point(x, y,	n)
 {
-	if (style_is_time() == 0) {
+	if (curve_style[curves] != "time") {
 		if (!(x in x_known)) {
 			x_known[x] = ++x_count
 			x_label[x_count] = x
@@ -248,9 +248,8 @@ function point(x, y,	n)
 	if (n > points_max)
 		points_max = n
 }
-function style_is_time() { return curve_style[curves] == "time" }
 function where(x) { return words ? x_known[x] : bytes(x) }
-function end_picture(	i, k, n, file, line, total, drawn, tics, status)
+function end_picture(	i, k, n, file, line, total, tics, status)
 {
 	if (picture == "")
 		return
@@ -397,7 +396,6 @@ key == "item" {
 	items++
 	pictures_of_item = 0
 	item = field[1]
-	item_name[papers "." items] = item
 	if (html) {
 		contents = contents "<li><a href='#item-" items "'>" esc(item) "</a></li>"
 		put("<section id='item-" items "'><h3>" esc(item ": " field[2]) "</h3>")
@@ -420,12 +418,11 @@ key == "curve" { fields(3); curve(field[1], field[2], field[3]); next }
 key == "timeline" { fields(2); timeline(field[1], field[2]); next }
 key == "row" {
 	fields(3)
-	end_picture()
 	why = evaluate(field[3])
 	row(field[1], field[2], why ? why : said())
 	next
 }
-key == "each" { fields(4); end_picture(); row(field[1], field[2], each(field[3], field[4])); next }
+key == "each" { fields(4); row(field[1], field[2], each(field[3], field[4])); next }
 key == "claim" { fields(3); claim(field[1], field[2], field[3]); next }
 { fatal("an unknown key: " key) }
 END {
