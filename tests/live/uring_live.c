@@ -253,12 +253,24 @@ static bool clones(hugepin_domain *d, struct io_uring *ring, hugepin_ring **ret_
 	return EXPECT_EQ(err, 0);
 }
 
+static void *pin_elsewhere(void *domain)
+{
+	char *p = hugepin_malloc(MIB);
+	struct hugepin_pin pin;
+
+	EXPECT_EQ(hugepin_pin(domain, p, MIB, 0, &pin), 0);
+	EXPECT_EQ(hugepin_unpin(domain, &pin), 0);
+	hugepin_free(p);
+	return NULL;
+}
+
 TEST(a_domain_has_a_ring_of_its_own_if_none_is_given)
 {
 	struct io_uring rings[2], moved;
 	hugepin_domain *d, *other;
 	hugepin_ring *r = NULL, *none = (void *)1;
 	struct hugepin_pin pin, wrong;
+	pthread_t thread;
 	char *p = hugepin_malloc(MIB);
 
 	if (!ring_open(&rings[0]) || !ring_open(&rings[1]))
@@ -291,6 +303,15 @@ TEST(a_domain_has_a_ring_of_its_own_if_none_is_given)
 	wrong = pin;
 	wrong.lkey = 7;
 	EXPECT_EQ(hugepin_ring_use(r, &wrong), -EINVAL);
+	/* Flags mean nothing without a descriptor, so any thread registers; and its pin is none of the ring's domain. */
+	EXPECT_EQ(hugepin_uring_open_fd(-1, IORING_SETUP_SINGLE_ISSUER, 0, 8, NULL, &other), 0);
+	EXPECT_EQ(pthread_create(&thread, NULL, pin_elsewhere, other), 0);
+	pthread_join(thread, NULL);
+	EXPECT_EQ(hugepin_pin(other, p, MIB, 0, &wrong), 0);
+	EXPECT_EQ(wrong.lkey, pin.lkey);
+	EXPECT_EQ(hugepin_ring_use(r, &wrong), -EINVAL);
+	EXPECT_EQ(hugepin_unpin(other, &wrong), 0);
+	EXPECT_EQ(hugepin_domain_close(other), 0);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	EXPECT_EQ(hugepin_ring_detach(r), 0);
 	EXPECT(read_fixed(&moved, p, 4096, pin.lkey) < 0);
