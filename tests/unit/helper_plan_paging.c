@@ -274,6 +274,27 @@ DOMAIN_TEST(hot_memory_is_pinned_again_once_its_use_has_ended, open_hybrid(0))
 	EXPECT_EQ(plan_of(0)->log[plan_of(0)->told - 1].what, FAILED);
 }
 
+TEST(hot_memory_that_the_device_had_no_room_for_is_tried_again_and_what_it_cannot_pin_is_not)
+{
+	static const struct {
+		int error;
+		bool again;
+	} cases[] = { { -ENOMEM, true }, { -EAGAIN, true }, { -EFAULT, true }, { -EIO, false }, { -EOPNOTSUPP, false } };
+
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		hugepin_domain *d = open_hybrid(0);
+
+		use(d, buffer[0], 3, 10 * MS);
+		step(d, HP_PLAN_DEREGISTER, 1);
+		device.nth = 1;
+		device.with = cases[i].error;
+		use(d, buffer[0], 100, 100);
+		EXPECT_EQ(device.nth, 0); /* it was asked */
+		EXPECT_EQ(pinned_bytes(), cases[i].again ? LEN : 0);
+		close_empty(&device, d);
+	}
+}
+
 DOMAIN_TEST(within_a_budget_what_is_pinned_stays_until_a_better_one_needs_the_room, open_hybrid(LEN))
 {
 	struct hp_plan *p = plan_of(0);
