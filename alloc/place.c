@@ -51,17 +51,19 @@ static size_t grow(const struct hp_placement *r)
 {
 	size_t limit = (size_t)hp_config.extent_max >> HP_PAGE_SHIFT;
 	size_t need = pages_for(r->n + r->room), pages = need, first = 0;
+	unsigned flags = 0;
 
 	if (r->part == HP_PART_HEAP && hp_pages_giants_left())
 		first = hp_extent_create(r->part, r->shard, hp_round_up(need, HP_GIANT_PAGES),
 					 HP_MAX((size_t)1 << HP_GIANT_SHIFT, r->align), HP_EXTENT_GIANT);
 	if (need <= limit) {
+		flags = HP_EXTENT_AHEAD;
 		pages = HP_MIN(floor_power_of_two(HP_MAX(hp_span.extent_pages[r->part], (size_t)1)), limit);
 		if (pages < need)
 			pages = floor_power_of_two(2 * need - 1);
 	}
 	if (!first)
-		first = hp_extent_create(r->part, r->shard, pages, r->align, need <= limit ? HP_EXTENT_AHEAD : 0);
+		first = hp_extent_create(r->part, r->shard, pages, r->align, flags);
 	if (!first && pages > need)
 		first = hp_extent_create(r->part, r->shard, need, r->align, 0);
 	return first << HP_PAGE_CHUNKS_SHIFT;
