@@ -96,6 +96,9 @@ has 'which has a row' 'zstd       m3 '
 has 'and its version' 'm3 (mimalloc 3.4.3)'
 is 'its library and its variables reach the program' "$(cat "$THP_SETTING.peer")" "$peer 1"
 
+is 'unless allocators are named, hugepin runs with the pool and without it' \
+	"$("$top/bench/run-programs" --help | grep -c 'which allocators, of: .* hugepin hugepin-thp$')" 1
+
 chmod a-w "$THP_SETTING"
 if [ -w "$THP_SETTING" ]; then # root may write it all the same
 	export THP_SETTING=$t/none
