@@ -13,7 +13,7 @@
 /* Addresses of tables, with sizes and offsets in bytes. Each tier fills in its part when it makes its tables; 0: it has
  * none yet. The version changes when the meaning of a member changes. */
 #define HP_VIEW_MAGIC UINT64_C(0x6875676570696e56) /* "hugepinV" */
-#define HP_VIEW_VERSION 1
+#define HP_VIEW_VERSION 2
 struct hp_view {
 	uint64_t magic;
 	uint32_t version, size; /* size: of this struct */
@@ -24,9 +24,10 @@ struct hp_view {
 		uint32_t state_min; /* a page in this state or a higher one has memory */
 	} heap;
 	struct {
-		/* domains: table of pointers; open: table of bytes, not 0 if the domain is open */
-		uint64_t domains, open;
-		uint32_t count, size, ref, policy, helper, backend_name, stats, stats_size;
+		/* domains: table of pointers; open: table of bytes, not 0 if the domain is open; used: address of the
+		 * number of entries that were ever in use */
+		uint64_t domains, open, used;
+		uint32_t size, ref, policy, helper, backend_name, stats, stats_size;
 	} domain;
 	struct {
 		/* addresses of the pointer to the table, and of the number of entries that were ever in use */

@@ -9,6 +9,7 @@
 
 #define REGIONS_MAX ((uint32_t)1 << 18)
 #define PLACES_MAX ((uint32_t)1 << 19)
+#define DOMAINS_MAX ((uint32_t)1 << 16)
 #define DOMAIN_SIZE_MAX 65536
 #define STRIDE_MAX 1024
 #define PEERS_MAX 65536 /* peers of a lend that are looked at */
@@ -18,7 +19,7 @@
 #define PAGES_MAX 65536 /* pages of a region whose backing is read, at most */
 #define LOOK_BYTES_MAX ((uint64_t)2 << 30) /* bytes that one look may read, in some seconds */
 #define READ_BYTES 512 /* a shorter read counts as so many bytes */
-#define NOBODY 0xff
+#define NOBODY UINT32_MAX
 
 static bool get(const struct hp_source *s, uint64_t addr, void *buf, size_t len)
 {
@@ -95,12 +96,24 @@ static void read_name(const struct hp_source *s, uint64_t addr, char *ret_, size
 	ret_[n] = 0;
 }
 
+static int by_number(const void *number, const void *domain)
+{
+	const uint32_t a = *(const uint32_t *)number, b = ((const struct hp_look_domain *)domain)->number;
+
+	return a < b ? -1 : a > b;
+}
+
+/* The domain with this number, or NULL. */
+static struct hp_look_domain *numbered(const struct hp_look *look, uint32_t number)
+{
+	return look->domains ? bsearch(&number, look->domain, look->domains, sizeof *look->domain, by_number) : NULL;
+}
+
 static const struct hp_look_domain *same(const struct hp_look *before, const struct hp_look_domain *d)
 {
-	for (unsigned i = 0; before && i < before->domains; i++)
-		if (before->domain[i].address == d->address && before->domain[i].ref == d->ref)
-			return &before->domain[i];
-	return NULL;
+	const struct hp_look_domain *was = before ? numbered(before, d->number) : NULL;
+
+	return was && was->address == d->address && was->ref == d->ref ? was : NULL;
 }
 
 /* Compute the growth of each counter since the last look. If a counter went back, it began anew. */
@@ -165,17 +178,34 @@ static void read_lend(const struct hp_source *s, struct hp_look *look, struct hp
 	}
 }
 
-static void read_domain(const struct hp_source *s, struct hp_look *look, const struct hp_look *before, uint32_t number)
+/* Room for one more domain. The struct is large, so memory is taken as domains are found. */
+static struct hp_look_domain *new_domain(struct hp_look *look)
+{
+	struct hp_look_domain *more;
+
+	if (!(look->domains & (look->domains - 1))) { /* a power of two is full, and so is nothing */
+		const size_t room = look->domains ? 2 * (size_t)look->domains : 1;
+
+		more = realloc(look->domain, room * sizeof *more);
+		if (!more)
+			return NULL;
+		look->domain = more;
+	}
+	return &look->domain[look->domains];
+}
+
+static int read_domain(const struct hp_source *s, struct hp_look *look, const struct hp_look *before, uint32_t number)
 {
 	__typeof__(look->view.domain) *v = &look->view.domain;
-	struct hp_look_domain *d = &look->domain[look->domains];
+	struct hp_look_domain *d = new_domain(look);
 	unsigned char raw[DOMAIN_SIZE_MAX];
-	uint8_t open = 0;
 
+	if (!d)
+		return -ENOMEM;
 	*d = (struct hp_look_domain){ .number = number };
-	d->address = get(s, v->open + number, &open, 1) && open ? word(s, v->domains + number * sizeof(uint64_t)) : 0;
+	d->address = word(s, v->domains + number * sizeof(uint64_t));
 	if (!get(s, d->address, raw, v->size))
-		return;
+		return 0;
 	d->ref = word_at(raw, v->size, v->ref);
 	d->policy = half_at(raw, v->size, v->policy);
 	d->helper = word_at(raw, v->size, v->helper);
@@ -187,15 +217,74 @@ static void read_domain(const struct hp_source *s, struct hp_look *look, const s
 	if (look->view.lend.stride && word_at(raw, v->size, look->view.lend.hooks))
 		read_lend(s, look, d, word_at(raw, v->size, look->view.lend.lend));
 	look->domains++;
+	return 0;
+}
+
+static int read_domains(const struct hp_source *s, struct hp_look *look, const struct hp_look *before)
+{
+	const uint32_t used = half(s, look->view.domain.used), all = used < DOMAINS_MAX ? used : DOMAINS_MAX;
+	uint8_t open[STEP];
+	int err = 0;
+
+	for (uint32_t at = 0, n; at < all && !err; at += n) {
+		n = all - at < STEP ? all - at : STEP;
+		if (!get(s, look->view.domain.open + at, open, n)) {
+			look->partial = true;
+			break;
+		}
+		for (uint32_t i = 0; i < n && !err; i++)
+			if (open[i] && look->domains == HP_LOOK_DOMAINS)
+				look->domains_more++;
+			else if (open[i])
+				err = read_domain(s, look, before, at + i);
+	}
+	return err;
+}
+
+static int more_pinned_first(const void *a_, const void *b_)
+{
+	const struct hp_look_domain *a = *(struct hp_look_domain *const *)a_, *b = *(struct hp_look_domain *const *)b_;
+
+	if (a->stats.pinned_bytes != b->stats.pinned_bytes)
+		return a->stats.pinned_bytes > b->stats.pinned_bytes ? -1 : 1;
+	return a->number < b->number ? -1 : a->number > b->number;
+}
+
+static int choose_shown(struct hp_look *look)
+{
+	struct hp_look_domain **const d = calloc((size_t)look->domains + 1, sizeof *d);
+
+	if (!d)
+		return -ENOMEM;
+	for (unsigned i = 0; i < look->domains; i++)
+		d[i] = &look->domain[i];
+	qsort(d, look->domains, sizeof *d, more_pinned_first);
+	for (unsigned i = 0; i < look->domains && i < HP_LOOK_SHOWN; i++)
+		d[i]->shown = true;
+	free(d);
+	return 0;
 }
 
 /* ------------------------------------------------------------------ regions */
 
-static void add_region(struct hp_look *look, const unsigned char *raw, uint32_t index, uint32_t *count)
+struct owner {
+	uint64_t address;
+	uint32_t number;
+};
+
+static int by_address(const void *a_, const void *b_)
+{
+	const uint64_t a = ((const struct owner *)a_)->address, b = ((const struct owner *)b_)->address;
+
+	return a < b ? -1 : a > b;
+}
+
+static void add_region(struct hp_look *look, const struct owner *owners, const unsigned char *raw, uint32_t index,
+		       uint32_t *count)
 {
 	__typeof__(look->view.region) *v = &look->view.region;
 	const size_t size = v->stride;
-	const uint64_t domain = word_at(raw, size, v->domain);
+	const struct owner key = { word_at(raw, size, v->domain), 0 }, *owner;
 	struct hp_look_region *r = &look->region[*count];
 	const uint32_t state = half_at(raw, size, v->state);
 
@@ -207,26 +296,27 @@ static void add_region(struct hp_look *look, const unsigned char *raw, uint32_t 
 		.index = index,
 		.state = (uint8_t)state,
 		.kind = (uint8_t)half_at(raw, size, v->kind),
-		.domain = NOBODY,
 		.backing = -1,
 	};
-	for (unsigned i = 0; i < look->domains; i++)
-		if (look->domain[i].address == domain)
-			r->domain = (uint8_t)look->domain[i].number;
-	if (r->domain == NOBODY || r->start >= r->end)
+	owner = look->domains ? bsearch(&key, owners, look->domains, sizeof *owners, by_address) : NULL;
+	if (!owner || r->start >= r->end)
 		return;
+	r->domain = owner->number;
 	r->in_heap = r->start - look->view.heap.base < look->view.heap.size;
 	look->owner[index] = r->domain;
 	++*count;
 }
 
-static uint32_t read_regions(const struct hp_source *s, struct hp_look *look)
+static uint32_t read_regions(const struct hp_source *s, struct hp_look *look, struct owner *owners)
 {
 	__typeof__(look->view.region) *v = &look->view.region;
 	const uint64_t table = word(s, v->regions);
 	unsigned char raw[STEP * STRIDE_MAX];
 	uint32_t count = 0;
 
+	for (unsigned i = 0; i < look->domains; i++)
+		owners[i] = (struct owner){ look->domain[i].address, look->domain[i].number };
+	qsort(owners, look->domains, sizeof *owners, by_address);
 	for (uint32_t at = 1, n; at < look->used; at += n) {
 		n = look->used - at < STEP ? look->used - at : STEP;
 		if (!table || !get(s, table + (uint64_t)at * v->stride, raw, (size_t)n * v->stride)) {
@@ -235,7 +325,7 @@ static uint32_t read_regions(const struct hp_source *s, struct hp_look *look)
 			break;
 		}
 		for (uint32_t i = 0; i < n; i++)
-			add_region(look, raw + (size_t)i * v->stride, at + i, &count);
+			add_region(look, owners, raw + (size_t)i * v->stride, at + i, &count);
 	}
 	return count;
 }
@@ -334,8 +424,8 @@ static bool is_sane(const struct hp_view *v)
 		return false;
 	if (v->lend.stride > STRIDE_MAX || (v->lend.stride && v->lend.stats > v->lend.stride))
 		return false;
-	return !v->domain.domains || (v->domain.count <= HUGEPIN_DOMAINS_MAX && v->domain.size <= DOMAIN_SIZE_MAX &&
-				      v->region.stride <= STRIDE_MAX && v->counts.stride <= STRIDE_MAX);
+	return !v->domain.domains || (v->domain.size <= DOMAIN_SIZE_MAX && v->region.stride <= STRIDE_MAX &&
+				      v->counts.stride <= STRIDE_MAX);
 }
 
 static int read_page(const struct hp_source *s, uint64_t page, struct hp_look *look)
@@ -361,23 +451,21 @@ static int read_page(const struct hp_source *s, uint64_t page, struct hp_look *l
 /* Count the pins since the last look, including those of regions that no longer exist. */
 static void count_pins(struct hp_look *look, const struct hp_look *before, const uint32_t *out, uint32_t regions)
 {
-	struct hp_look_domain *by_number[NOBODY + 1] = { NULL };
+	struct hp_look_domain *d;
 
-	for (unsigned i = 0; i < look->domains; i++)
-		by_number[look->domain[i].number] = &look->domain[i];
 	for (uint32_t i = 1; i < look->used; i++) {
 		const bool known = before && i < before->used;
 		if (look->owner[i] == NOBODY && known)
 			look->owner[i] = before->owner[i];
-		if (before && by_number[look->owner[i]])
-			by_number[look->owner[i]]->pins += (uint32_t)(look->made[i] - (known ? before->made[i] : 0));
+		if (before && (d = numbered(look, look->owner[i])))
+			d->pins += (uint32_t)(look->made[i] - (known ? before->made[i] : 0));
 	}
 	for (uint32_t i = 0; i < regions; i++) {
 		struct hp_look_region *const r = &look->region[i];
 		const bool known = before && r->index < before->used;
 		r->out = out[r->index];
 		r->pins = before ? look->made[r->index] - (known ? before->made[r->index] : 0) : 0;
-		by_number[r->domain]->out += r->out;
+		numbered(look, r->domain)->out += r->out;
 	}
 }
 
@@ -385,17 +473,21 @@ static int read_tables(const struct hp_source *s, uint32_t details, const struct
 {
 	const size_t n = look->used;
 	uint32_t *const out = calloc(n, sizeof *out);
+	struct owner *const owners = calloc((size_t)look->domains + 1, sizeof *owners);
 	uint32_t regions;
 
 	look->made = calloc(n, sizeof *look->made);
-	look->owner = malloc(n);
+	look->owner = malloc(n * sizeof *look->owner);
 	look->region = calloc(n, sizeof *look->region);
-	if (!out || !look->made || !look->owner || !look->region) {
+	if (!out || !owners || !look->made || !look->owner || !look->region) {
+		free(owners);
 		free(out);
 		return -ENOMEM;
 	}
-	memset(look->owner, NOBODY, n);
-	regions = read_regions(s, look);
+	for (uint32_t i = 0; i < n; i++)
+		look->owner[i] = NOBODY;
+	regions = read_regions(s, look, owners);
+	free(owners);
 	read_counts(s, look, out);
 	count_pins(look, before, out, regions);
 	free(out);
@@ -422,8 +514,8 @@ int hp_look(const struct hp_source *source, uint64_t page, uint64_t now_ns, uint
 		look->at_ns = now_ns;
 		look->passed_ns = before && now_ns > before->at_ns ? now_ns - before->at_ns : 0;
 		if (look->view.domain.domains) {
-			for (uint32_t i = 0; i < look->view.domain.count; i++)
-				read_domain(s, look, before, i);
+			err = read_domains(s, look, before);
+			err = err ? err : choose_shown(look);
 			/* stride 0: the process is still filling in its view. Reading entries of 0 bytes would never
 			 * end. */
 			if (look->view.region.stride && look->view.counts.stride)
@@ -431,7 +523,7 @@ int hp_look(const struct hp_source *source, uint64_t page, uint64_t now_ns, uint
 			if (look->used > REGIONS_MAX)
 				look->used = REGIONS_MAX;
 			look->used += !look->used;
-			err = read_tables(s, details, before, look);
+			err = err ? err : read_tables(s, details, before, look);
 			look->partial |= limited.exhausted;
 		}
 	}
@@ -447,6 +539,7 @@ int hp_look(const struct hp_source *source, uint64_t page, uint64_t now_ns, uint
 
 void hp_look_free(struct hp_look *look)
 {
+	free(look->domain);
 	free(look->made);
 	free(look->owner);
 	free(look->region);

@@ -28,9 +28,9 @@ struct hp_look_region {
 	uint32_t out; /* pins out now */
 	uint32_t pins; /* pins made since the last look */
 	uint8_t state, kind; /* enum hp_look_state, enum hp_look_kind */
-	uint8_t domain; /* the domain's number */
-	bool in_heap;
 	int8_t backing; /* HUGEPIN_KIND_* of its weakest page; -1: not known */
+	bool in_heap;
+	uint32_t domain; /* the domain's number */
 };
 
 /* A peer of a domain's lend. */
@@ -44,6 +44,7 @@ struct hp_look_domain {
 	uint64_t address, ref; /* together they identify the domain */
 	uint64_t helper; /* address of the helper; 0: none */
 	uint32_t number, policy;
+	bool shown; /* one of the HP_LOOK_SHOWN with most bytes pinned */
 	char backend[24];
 	struct hugepin_domain_stats stats, since; /* stats: now; since: growth since the last look */
 	uint64_t out, pins; /* of all regions of the domain */
@@ -54,6 +55,8 @@ struct hp_look_domain {
 	uint32_t peers, peers_shown; /* peers: those that have or gave keys */
 	struct hp_look_peer peer[HP_LOOK_PEERS]; /* those with most bytes, most first */
 };
+/* So many domains are read at most, and so many of them shown to people. */
+enum { HP_LOOK_DOMAINS = 4096, HP_LOOK_SHOWN = 64 };
 
 struct hp_look {
 	uint64_t at_ns, passed_ns; /* passed_ns: time since the last look; 0: this is the first look */
@@ -61,11 +64,10 @@ struct hp_look {
 	struct hugepin_stats heap;
 	bool heap_used;
 	bool partial; /* some tables could not be read completely */
-	unsigned domains;
-	struct hp_look_domain domain[HUGEPIN_DOMAINS_MAX];
-	/* By index of a region. made: pins ever made; owner: the number of the latest domain, NONE before the first. */
-	uint32_t used, *made;
-	uint8_t *owner;
+	unsigned domains, domains_more; /* more: open, but not read */
+	struct hp_look_domain *domain; /* in the order of their numbers */
+	/* By index of a region. made: pins ever made; owner: the number of the latest domain, or none. */
+	uint32_t used, *made, *owner;
 	struct hp_look_region *region;
 };
 

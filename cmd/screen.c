@@ -198,7 +198,8 @@ static void draw_page(FILE *to, const struct hp_screen *s, int width, const stru
 	if (width > LEAD + AROUND) {
 		left -= draw_heap(to, s, look);
 		for (unsigned i = 0; i < look->domains; i++)
-			left -= draw_domain(to, s, &look->domain[i]);
+			if (look->domain[i].shown)
+				left -= draw_domain(to, s, &look->domain[i]);
 	}
 	text = left < TEXT_MIN ? NULL : text_that_fits(p, look, regions, left, width);
 	if (text) {

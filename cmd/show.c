@@ -236,6 +236,7 @@ static void print_domain(FILE *to, const struct hp_process *p, const struct hp_l
 void hp_show_text(FILE *to, const struct hp_process *p, const struct hp_look *look, uint32_t regions)
 {
 	struct timespec now;
+	unsigned more = look->domains_more;
 	time_t then;
 	char clock[16];
 	struct tm tm;
@@ -250,7 +251,12 @@ void hp_show_text(FILE *to, const struct hp_process *p, const struct hp_look *lo
 	if (!look->domains)
 		fputs("pin cache no domain is open\n", to);
 	for (unsigned i = 0; i < look->domains; i++)
-		print_domain(to, p, look, &look->domain[i], regions);
+		if (look->domain[i].shown)
+			print_domain(to, p, look, &look->domain[i], regions);
+		else
+			more++;
+	if (more)
+		fprintf(to, "\nand %u more domains, with fewer bytes pinned\n", more);
 	if (look->partial)
 		fputs("\nthe tables could not be read to their end; pins and regions are too few\n", to);
 }
@@ -365,6 +371,7 @@ int hp_show_json(FILE *to, const struct hp_process *p, const struct hp_look *loo
 	for (unsigned i = 0; i < look->domains; i++)
 		json_array_append_new(list, domain_object(p, look, &look->domain[i], regions));
 	json_object_set_new(o, "domains", list);
+	put_number(o, "domains_more", look->domains_more);
 	json_object_set_new(o, "complete", json_boolean(!look->partial));
 	err = json_dumpf(o, to, JSON_COMPACT);
 	json_decref(o);

@@ -18,10 +18,8 @@ extern "C" {
 #endif
 
 /* A domain is one place to register memory with. It has a backend, the backend's context (a protection domain of a
- * verbs device, an io_uring, or nothing), a policy and a budget. A process may have HUGEPIN_DOMAINS_MAX domains at a
- * time. */
+ * verbs device, an io_uring, or nothing), a policy and a budget. A process may have 65536 domains at a time. */
 typedef struct hugepin_domain hugepin_domain;
-#define HUGEPIN_DOMAINS_MAX 64
 
 /* The access that memory is registered for. A pin that says 0 gets the domain's default. */
 enum {
@@ -199,7 +197,7 @@ struct hugepin_attr {
 /* Open a domain. *backend is copied. ctx is the caller's, or backend->close frees it. close is called on failure as
  * well, except for -EINVAL. May block and allocate.
  * -EINVAL: a NULL, or an unknown size, policy, access, fork, flag, odp, watch or reach. -EOPNOTSUPP: the device lacks
- * the policy or the access. -ENOSPC: HUGEPIN_DOMAINS_MAX. -ENOSYS: no membarrier(2). -ENOMEM. Or the error of limits()
+ * the policy or the access. -ENOSPC: 65536 domains. -ENOSYS: no membarrier(2). -ENOMEM. Or the error of limits()
  * (-EIO for its -EINVAL). */
 int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *attr,
 			hugepin_domain **ret_);

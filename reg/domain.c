@@ -367,6 +367,8 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 		hp_heap_set_hooks(&heap_hooks);
 		*ret_ = d;
 	}
+	if (err && d)
+		hp_domains_leave_place(d);
 	hp_domains_unlock();
 	if (err) {
 		if (backend->size >= offsetof(struct hugepin_backend, paging) && backend->close)
@@ -416,6 +418,7 @@ static void drop_child_copy(hugepin_domain *d)
 		d->backend->close(d->ctx);
 	hp_helper_close(d);
 	d->pid = 0;
+	hp_domains_end_closing(d);
 }
 
 int hugepin_domain_close(hugepin_domain *d)

@@ -12,9 +12,13 @@
 #include "base/stats.h"
 #include "base/sys.h"
 
-/* A pin's ref: the domain's number, how often this number was used before, and the region. */
-#define REF(number, use) ((uint64_t)(number) << 58 | (uint64_t)((use) & 0x3ffffff) << 32)
-#define REF_NONE (UINT64_MAX << 32) /* the ref of a closed domain, which no pin has */
+/* A pin's ref: the number of this opening, and the region. */
+#define REF(opening) ((uint64_t)(opening) << 32)
+#define REF_NONE REF(UINT32_MAX) /* the ref of a closed domain, which no pin has */
+
+/* Domains that get addresses at a time. They lie side by side, and so do their backends, so that a process with many
+ * domains needs few mappings. */
+enum { SLAB = 64 };
 
 /* A domain's lock that stays taken for about 10 ms is held by a thread in a call of a slow device. */
 enum { SOON_YIELDS = 100, SOON_SLEEPS = 10, SOON_SLEEP_NS = 1000000, WAITER_YIELDS = 50 };
@@ -22,12 +26,16 @@ enum { SOON_YIELDS = 100, SOON_SLEEPS = 10, SOON_SLEEP_NS = 1000000, WAITER_YIEL
 static struct {
 	struct hp_lock lock;
 	/* relaxed: the lock of opening, or place_is_open() before it */
-	hugepin_domain *_Atomic domain[HUGEPIN_DOMAINS_MAX]; /* NULL until first used */
+	hugepin_domain *_Atomic domain[HP_DOMAINS_MAX]; /* NULL until first used */
 	/* relaxed: the lock of opening; threads that are still inside are waited for by `holders` */
-	_Atomic bool open[HUGEPIN_DOMAINS_MAX];
+	_Atomic bool open[HP_DOMAINS_MAX];
+	_Atomic uint32_t used; /* places from this one on were never used */
+	SLIST_HEAD(, hugepin_domain) free; /* places of closed domains */
 	/* relaxed: the lock of opening; a thread that knows a domain was handed it */
 	_Atomic unsigned count; /* open domains */
-	uint32_t uses; /* openings so far; never a multiple of 2^26, so that no ref is 0 */
+	uint32_t openings; /* so far; wraps, but is neither 0 nor that of REF_NONE */
+	char *slab; /* the latest: base pages for backends, then domains */
+	uint32_t slabs;
 } domains = { .lock = HP_LOCK_INIT(HP_LOCK_RANK_OPEN) };
 
 struct hp_job hp_domains_job;
@@ -42,7 +50,7 @@ static void expose_domains(void)
 
 	v->domains = (uintptr_t)domains.domain;
 	v->open = (uintptr_t)domains.open;
-	v->count = HUGEPIN_DOMAINS_MAX;
+	v->used = (uintptr_t)&domains.used;
 	v->size = sizeof(hugepin_domain);
 	v->ref = offsetof(hugepin_domain, ref);
 	v->policy = offsetof(hugepin_domain, policy);
@@ -84,39 +92,79 @@ static bool place_is_open(uint32_t i)
 	return atomic_load_explicit(&domains.open[i], memory_order_seq_cst);
 }
 
+/* seq_cst: as place_is_open(), so that who looks for open domains looks far enough; pairs with new_place(). */
+static uint32_t places_used(void)
+{
+	return atomic_load_explicit(&domains.used, memory_order_seq_cst);
+}
+
+/* A place that was never used, with memory. NULL: there is no memory. */
+static hugepin_domain *new_place(uint32_t i)
+{
+	struct hugepin_backend *backend;
+	hugepin_domain *d;
+
+	if (i / SLAB == domains.slabs) {
+		char *slab = hp_meta_reserve(SLAB * (hp_base_page + sizeof *d));
+
+		if (!slab)
+			return NULL;
+		domains.slab = slab;
+		domains.slabs++;
+	}
+	backend = (void *)(domains.slab + i % SLAB * hp_base_page);
+	d = (hugepin_domain *)(domains.slab + SLAB * hp_base_page) + i % SLAB;
+	if (!hp_meta_open(backend, hp_base_page) || !hp_meta_open(d, sizeof *d))
+		return NULL;
+	d->backend = backend;
+	d->number = i;
+	d->ref = REF_NONE;
+	make_locks(d);
+	atomic_store_explicit(&domains.domain[i], d, memory_order_relaxed);
+	atomic_store_explicit(&domains.used, i + 1, memory_order_seq_cst); /* pairs with places_used() */
+	return d;
+}
+
+/* List the place of a domain that is not open. It may be listed already: in a child of fork, if the fork came from a
+ * signal handler that interrupted an opening. */
+static void list_free(hugepin_domain *d)
+{
+	if (d->free)
+		return;
+	d->free = true;
+	SLIST_INSERT_HEAD(&domains.free, d, next_free);
+}
+
 int hp_domains_place(hugepin_domain **ret_)
 {
+	const uint32_t used = places_used();
+	hugepin_domain *d;
+
 	expose_domains();
-	for (uint32_t i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
-		hugepin_domain *d = get_place(i);
-
-		if (d && (d->pid || d->closing)) /* the domain is open, or the parent's and not yet closed here */
-			continue;
-		if (!d) {
-			struct hugepin_backend *backend = hp_meta_map(hp_base_page);
-
-			d = hp_meta_map(sizeof *d);
-			if (!d || !backend) {
-				hp_meta_unmap(d, sizeof *d);
-				hp_meta_unmap(backend, hp_base_page);
-				return -ENOMEM;
-			}
-			d->backend = backend;
-			d->number = i;
-			d->ref = REF_NONE;
-			make_locks(d);
-			atomic_store_explicit(&domains.domain[i], d, memory_order_relaxed);
-		}
-		*ret_ = d;
-		return 0;
+	while ((d = SLIST_FIRST(&domains.free))) {
+		SLIST_REMOVE_HEAD(&domains.free, next_free);
+		d->free = false;
+		if (!d->pid && !d->closing) /* else it was opened by what a handler had interrupted, see list_free() */
+			break;
 	}
-	return -ENOSPC;
+	if (!d && used == HP_DOMAINS_MAX)
+		return -ENOSPC;
+	d = d ? d : new_place(used);
+	if (!d)
+		return -ENOMEM;
+	*ret_ = d;
+	return 0;
+}
+
+void hp_domains_leave_place(hugepin_domain *d)
+{
+	list_free(d);
 }
 
 void hp_domains_add(hugepin_domain *d)
 {
-	domains.uses += ((domains.uses + 1) & 0x3ffffff) ? 1 : 2;
-	d->ref = REF(d->number, domains.uses);
+	domains.openings = domains.openings >= UINT32_MAX - 1 ? 1 : domains.openings + 1;
+	d->ref = REF(domains.openings);
 	atomic_store_explicit(&domains.open[d->number], true, memory_order_seq_cst); /* pairs with place_is_open() */
 	atomic_fetch_add_explicit(&domains.count, 1, memory_order_relaxed);
 }
@@ -152,6 +200,8 @@ void hp_domains_end_closing(hugepin_domain *d)
 {
 	hp_lock(&domains.lock);
 	d->closing = false;
+	if (!d->pid)
+		list_free(d);
 	hp_unlock(&domains.lock);
 }
 
@@ -166,18 +216,20 @@ void hp_domains_child(void)
 	atomic_store_explicit(&domains.count, 0, memory_order_relaxed);
 	hp_lock_reset(&domains.lock);
 	atomic_store_explicit(&hp_domains_job.asked, false, memory_order_relaxed);
-	for (uint32_t i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
+	SLIST_INIT(&domains.free);
+	for (uint32_t i = 0; i < places_used(); i++) {
 		hugepin_domain *d = get_place(i);
 
 		atomic_store_explicit(&domains.open[i], false, memory_order_relaxed);
-		if (!d)
-			continue;
 		make_locks(d);
 		atomic_store_explicit(&d->holders, 0, memory_order_relaxed);
 		d->closing = false;
 		d->ref = REF_NONE; /* the child accepts no ref: an unpin of the parent's pin fails */
+		d->free = false;
 		if (d->pid)
 			d->pid = HP_PARENT;
+		else
+			list_free(d);
 	}
 }
 
@@ -185,14 +237,14 @@ void hp_domains_child(void)
 
 void hp_domains_each(void (*each)(hugepin_domain *d, void *arg), void *arg)
 {
-	for (uint32_t i = 0; i < HUGEPIN_DOMAINS_MAX; i++)
+	for (uint32_t i = 0; i < places_used(); i++)
 		if (place_is_open(i))
 			each(get_place(i), arg);
 }
 
 void hp_domains_each_held(void (*each)(hugepin_domain *d, void *arg), void *arg)
 {
-	for (uint32_t i = 0; i < HUGEPIN_DOMAINS_MAX; i++) {
+	for (uint32_t i = 0; i < places_used(); i++) {
 		hugepin_domain *d;
 		bool last;
 

@@ -16,16 +16,20 @@
 void hp_domains_lock(void);
 void hp_domains_unlock(void);
 
-/* Find a place and memory for a domain that is going to be opened. 0 and *ret_, -ENOMEM, or -ENOSPC. Call with the
- * lock. */
+/* A process may have so many domains. Each gets memory when it is opened, so this bounds a table of pointers alone. */
+#define HP_DOMAINS_MAX ((uint32_t)1 << 16)
+
+/* Find a place and memory for a domain that is going to be opened. 0 and *ret_, -ENOMEM, or -ENOSPC. leave() gives the
+ * place back if it could not be opened. Call with the lock. */
 int hp_domains_place(hugepin_domain **ret_);
+void hp_domains_leave_place(hugepin_domain *d);
 
 /* add() marks d as open and gives its pins new refs. remove() marks d as closed. Call with the lock. */
 void hp_domains_add(hugepin_domain *d);
 void hp_domains_remove(hugepin_domain *d);
 
 /* start_closing() waits until no thread holds d open, and until end_closing() no thread can. False: another thread
- * closes d. */
+ * closes d. end_closing() gives the place of a closed domain back. */
 bool hp_domains_start_closing(hugepin_domain *d);
 void hp_domains_end_closing(hugepin_domain *d);
 

@@ -34,7 +34,7 @@ struct hp_record {
 
 enum {
 	HP_RECORDS_MAX = 512,
-	HP_RECORDS_DOMAINS = 64,
+	HP_RECORDS_LOSSES = 64, /* counters of dropped records; a domain has that of its number, modulo this */
 	HP_RECORDS_SKIP = 64, /* records dropped after a ring was found full, before its tail is read again */
 };
 
@@ -44,7 +44,7 @@ struct hp_records {
 	uint32_t tail_seen;
 	uint32_t skip;
 	/* relaxed: the owner alone stores; seen late, the next run counts it */
-	_Atomic uint32_t lost[HP_RECORDS_DOMAINS]; /* records of each domain ever dropped */
+	_Atomic uint32_t lost[HP_RECORDS_LOSSES]; /* records ever dropped */
 	/* Written by the helper, except the records. relaxed: one run at a time has the lock of records;
 	 * hp_record_room() reads what was released */
 	_Alignas(64) _Atomic uint32_t tail; /* records ever taken */
@@ -85,11 +85,13 @@ uint64_t hp_record_ns(const struct hp_record_clock *clock, uint64_t time);
 
 /* ------------------------------------------------------------------ rings */
 
-/* For the owner: whether the ring has room for one more record. If not, the record is counted as lost by the domain.
- * The tail, which the helper writes, is read as seldom as possible. */
+/* For the owner: whether the ring has room for one more record. If not, the record is counted as lost by the domain of
+ * this number, and by those that share its counter. They then take their own records for incomplete, which costs time
+ * but teaches nothing wrong. The tail, which the helper writes, is read as seldom as possible. */
 static inline bool hp_record_room(struct hp_records *q, uint32_t domain)
 {
 	uint32_t head = atomic_load_explicit(&q->head, memory_order_relaxed);
+	_Atomic uint32_t *lost;
 
 	if (HP_LIKELY(head - q->tail_seen < HP_RECORDS_MAX))
 		return true;
@@ -101,8 +103,8 @@ static inline bool hp_record_room(struct hp_records *q, uint32_t domain)
 		q->skip = HP_RECORDS_SKIP;
 	}
 	q->skip--;
-	atomic_store_explicit(&q->lost[domain], atomic_load_explicit(&q->lost[domain], memory_order_relaxed) + 1,
-			      memory_order_relaxed);
+	lost = &q->lost[domain % HP_RECORDS_LOSSES];
+	atomic_store_explicit(lost, atomic_load_explicit(lost, memory_order_relaxed) + 1, memory_order_relaxed);
 	return false;
 }
 

@@ -106,7 +106,7 @@ static bool is_beyond(const hugepin_domain *d, uint32_t places)
 
 struct hp_region *hp_region_new(hugepin_domain *d)
 {
-	const uint32_t beyond_max = HP_REGIONS_MAX - 1 - HUGEPIN_DOMAINS_MAX * HP_REGIONS_SURE;
+	const uint32_t beyond_max = HP_REGIONS_MAX - 1 - HP_REGIONS_KEPT;
 	struct hp_region *r = NULL;
 	bool beyond, may;
 

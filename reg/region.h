@@ -57,9 +57,12 @@ static inline uint64_t hp_region_life(const struct hp_region *r)
 /* Make the tables, once. 0 or -ENOMEM. */
 int hp_regions_init(void);
 
-/* A place in the table for a region of d, still FREE; or NULL. Each domain can have this many, however many others
- * have, so that idle domains starve no other. free() gives a place of d back. d NULL: of a lend. Any thread. */
-enum { HP_REGIONS_SURE = 1024 };
+/* A place in the table for a region of d, still FREE; or NULL. A quarter of the table is kept for the first places of
+ * each domain. So while no more than HP_REGIONS_KEPT / HP_REGIONS_SURE = 1024 domains are open, each can have this
+ * many, however many others have. Above that the quarter goes to those who come first. free() gives a place of d back.
+ * d NULL: of a lend. Any thread. */
+enum { HP_REGIONS_SURE = 64 };
+#define HP_REGIONS_KEPT (HP_REGIONS_MAX / 4)
 struct hp_region *hp_region_new(hugepin_domain *d);
 void hp_region_free(hugepin_domain *d, struct hp_region *r);
 

@@ -273,6 +273,8 @@ struct hugepin_domain {
 	/* threads that hold the domain open; guarded by the lock of opening, as is `closing` */
 	_Atomic uint32_t holders; /* relaxed: the lock of domains; hp_futex_wait() has the kernel compare */
 	bool closing;
+	bool free; /* the place is in a list of places, by next_free */
+	SLIST_ENTRY(hugepin_domain) next_free;
 	pid_t pid; /* the process that opened the domain; HP_PARENT: an ancestor of this process; 0: closed */
 	uint32_t number;
 	bool opener_only, late, parallel;

@@ -327,22 +327,22 @@ static void collect_from(void *unused, struct hp_records *q)
 }
 
 struct losses {
-	uint32_t domain, sum; /* wraps: only the difference from an earlier sum has a meaning */
+	uint32_t counter, sum; /* wraps: only the difference from an earlier sum has a meaning */
 };
 
 static void add_lost(void *losses, struct hp_records *q)
 {
 	struct losses *l = losses;
 
-	l->sum += atomic_load_explicit(&q->lost[l->domain], memory_order_relaxed);
+	l->sum += atomic_load_explicit(&q->lost[l->counter], memory_order_relaxed);
 }
 
-/* The number of the domain's records that were ever dropped because a ring was full. */
+/* The number of records of the domain, and of those that share its counter, that were ever dropped because a ring was
+ * full. */
 static uint32_t lost_by(const hugepin_domain *d)
 {
-	struct losses l = { .domain = d->number };
+	struct losses l = { .counter = d->number % HP_RECORDS_LOSSES };
 
-	_Static_assert(HP_RECORDS_DOMAINS == HUGEPIN_DOMAINS_MAX, "");
 	hp_counts_each(add_lost, &l);
 	return l.sum;
 }

@@ -28,12 +28,13 @@ struct hp_place {
 	const struct ibv_context *context;
 	uint64_t number; /* that no other one ever has, since another may be at the same address later */
 	hugepin_domain *domain; /* NULL: it could not be opened */
-	LIST_ENTRY(hp_place) member;
+	LIST_ENTRY(hp_place) member, same; /* of all; of those whose protection domains have the same hash */
 };
+LIST_HEAD(hp_places, hp_place);
+enum { HASHES = 1024 };
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER, lock = PTHREAD_MUTEX_INITIALIZER;
-static LIST_HEAD(, hp_place) places;
-static unsigned places_count; /* none is added beyond HUGEPIN_DOMAINS_MAX; so many domains there are at most */
+static struct hp_places places, by_pd[HASHES];
 /* Held for reading while domains are used that this thread has no pin of, so that none is closed meanwhile. */
 static pthread_rwlock_t closing = PTHREAD_RWLOCK_INITIALIZER;
 static LIST_HEAD(, hp_slot) slots;
@@ -235,33 +236,28 @@ void hp_pds_resume(void)
 	pausing--;
 }
 
+static struct hp_places *hashed(const struct ibv_pd *pd)
+{
+	return &by_pd[(uintptr_t)pd / 64 % HASHES];
+}
+
 static struct hp_place *known(const struct ibv_pd *pd)
 {
 	struct hp_place *p;
 
 	take(&lock);
-	LIST_FOREACH(p, &places, member)
+	LIST_FOREACH(p, hashed(pd), same)
 		if (p->pd == pd)
 			break;
 	leave(&lock);
 	return p;
 }
 
-static bool have_room(void)
-{
-	bool any;
-
-	take(&lock);
-	any = places_count < HUGEPIN_DOMAINS_MAX;
-	leave(&lock);
-	return any;
-}
-
 static void add_place(struct hp_place *p)
 {
 	take(&lock);
 	LIST_INSERT_HEAD(&places, p, member);
-	places_count++;
+	LIST_INSERT_HEAD(hashed(p->pd), p, same);
 	leave(&lock);
 }
 
@@ -283,7 +279,7 @@ static struct hp_place *open_place(struct ibv_pd *pd)
 		.watch = HUGEPIN_WATCH_KERNEL, /* programs unmap by ways of which libhugepin-malloc.so does not hear */
 	};
 	static uint64_t numbers; /* `opening` guards it */
-	struct hp_place *p = have_room() ? malloc(sizeof *p) : NULL;
+	struct hp_place *p = malloc(sizeof *p);
 
 	if (!p)
 		return NULL;
@@ -317,20 +313,17 @@ static uint64_t deregistered(hugepin_domain *d)
 	return s.deregistered;
 }
 
-/* The domains that are open now, until they are let go. Returns their number. */
-static unsigned hold_places(struct hp_place ret_[HUGEPIN_DOMAINS_MAX])
+/* The first of the places that are there now, all of which stay until they are let go: others are added before it. */
+static const struct hp_place *hold_places(void)
 {
-	struct hp_place *p;
-	unsigned n = 0;
+	const struct hp_place *first;
 
 	inside++;
 	pthread_rwlock_rdlock(&closing);
 	take(&lock);
-	LIST_FOREACH(p, &places, member)
-		if (p->domain)
-			ret_[n++] = *p;
+	first = LIST_FIRST(&places);
 	leave(&lock);
-	return n;
+	return first;
 }
 
 static void let_places_go(void)
@@ -341,16 +334,17 @@ static void let_places_go(void)
 
 bool hp_pds_trim(void)
 {
-	struct hp_place all[HUGEPIN_DOMAINS_MAX];
-	const unsigned n = hold_places(all);
 	int saved_errno = errno;
 	bool any = false;
 
-	for (unsigned i = 0; i < n; i++) {
-		uint64_t before = deregistered(all[i].domain);
+	for (const struct hp_place *p = hold_places(); p; p = LIST_NEXT(p, member)) {
+		uint64_t before;
 
-		hugepin_domain_trim(all[i].domain, 0);
-		any |= deregistered(all[i].domain) != before;
+		if (!p->domain)
+			continue;
+		before = deregistered(p->domain);
+		hugepin_domain_trim(p->domain, 0);
+		any |= deregistered(p->domain) != before;
 	}
 	let_places_go();
 	errno = saved_errno;
@@ -360,15 +354,20 @@ bool hp_pds_trim(void)
 /* Take a place out of the list. NULL: there is none such. */
 static struct hp_place *take_place(const struct ibv_pd *pd, const struct ibv_context *context)
 {
-	struct hp_place *p;
+	struct hp_place *p = NULL;
 
 	take(&lock);
-	LIST_FOREACH(p, &places, member)
-		if ((!pd || p->pd == pd) && (!context || p->context == context))
-			break;
+	if (pd)
+		LIST_FOREACH(p, hashed(pd), same)
+			if (p->pd == pd && (!context || p->context == context))
+				break;
+	if (!pd)
+		LIST_FOREACH(p, &places, member)
+			if (!context || p->context == context)
+				break;
 	if (p) {
 		LIST_REMOVE(p, member);
-		places_count--;
+		LIST_REMOVE(p, same);
 	}
 	leave(&lock);
 	return p;
@@ -408,13 +407,11 @@ void hp_pds_close(const struct ibv_pd *pd, const struct ibv_context *context)
 void hp_pds_phase(const void *addr, size_t len, unsigned phase)
 {
 	const struct hp_shape bytes = { .addr = (uintptr_t)addr, .len = len };
-	struct hp_place all[HUGEPIN_DOMAINS_MAX];
-	const unsigned n = hold_places(all);
 	struct hp_shape s;
 
-	for (unsigned i = 0; i < n; i++)
-		if (hp_shape_recall(all[i].number, hp_shape_start(&bytes), hp_shape_bytes(&bytes), 0, &s))
-			hugepin_prefetch(all[i].domain, (void *)s.addr, s.len, hp_shape_pins(&s) | phase);
+	for (const struct hp_place *p = hold_places(); p; p = LIST_NEXT(p, member))
+		if (p->domain && hp_shape_recall(p->number, hp_shape_start(&bytes), hp_shape_bytes(&bytes), 0, &s))
+			hugepin_prefetch(p->domain, (void *)s.addr, s.len, hp_shape_pins(&s) | phase);
 	let_places_go();
 }
 

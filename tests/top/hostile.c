@@ -11,9 +11,9 @@
 #include "base/stats.h"
 
 struct hp_exposed exposed = { .page = { .magic = HUGEPIN_STATS_MAGIC } }; /* in the data of the program; for all to see */
-static uint64_t domain[HUGEPIN_DOMAINS_MAX], regions, first;
-static uint8_t open_[HUGEPIN_DOMAINS_MAX];
-static uint32_t used = UINT32_MAX;
+static uint64_t domain[64], regions, first;
+static uint8_t open_[64];
+static uint32_t domains = 64, used = UINT32_MAX;
 
 int main(int argc, char **argv)
 {
@@ -26,7 +26,7 @@ int main(int argc, char **argv)
 	table[0] = regions = first = (uintptr_t)table;
 	v.domain.domains = (uintptr_t)domain;
 	v.domain.open = (uintptr_t)open_;
-	v.domain.count = HUGEPIN_DOMAINS_MAX;
+	v.domain.used = (uintptr_t)&domains;
 	v.region.regions = (uintptr_t)&regions;
 	v.region.used = (uintptr_t)&used;
 	v.counts.first = (uintptr_t)&first;

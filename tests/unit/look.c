@@ -406,7 +406,7 @@ TEST(another_version_is_not_looked_into)
 	e.view.region.stride = 1 << 20;
 	EXPECT_EQ(look_at(&e), -EPROTO);
 	e = hp_exposed;
-	e.view.domain.count = HUGEPIN_DOMAINS_MAX + 1;
+	e.view.domain.size = 65537;
 	EXPECT_EQ(look_at(&e), -EPROTO);
 	e = hp_exposed;
 	e.view.heap.kind = e.view.heap.stride;
@@ -475,7 +475,7 @@ TEST(noise_is_looked_at_without_harm)
 			((uint32_t *)&e->view)[4 + any(sizeof e->view / 4 - 4)] = (uint32_t)any(any(2) ? 70 : 1u << 31);
 		if (hp_look(&source, sizeof noise / 2, 1, DETAILS, NULL, &a))
 			continue;
-		EXPECT(a.domains <= HUGEPIN_DOMAINS_MAX && a.used <= HP_REGIONS_MAX);
+		EXPECT(a.domains <= HP_LOOK_DOMAINS && a.used <= HP_REGIONS_MAX);
 		budget = 1000;
 		if (!hp_look(&source, sizeof noise / 2, 2, DETAILS, &a, &b)) {
 			for (unsigned i = 0; i < b.domains; i++)
@@ -484,6 +484,58 @@ TEST(noise_is_looked_at_without_harm)
 		}
 		hp_look_free(&a);
 	}
+}
+
+/* Open domains of a process that has more than are read, or shown: their stats alone are something. */
+enum { PLENTY = HP_LOOK_DOMAINS + 300 };
+static struct {
+	uint64_t ref;
+	struct hugepin_domain_stats stats;
+} plenty[PLENTY];
+static uint64_t plenty_of[2 * PLENTY]; /* every other place is of a closed domain */
+static uint8_t plenty_open[2 * PLENTY];
+static uint32_t plenty_used = 2 * PLENTY;
+
+TEST(of_very_many_domains_some_are_read_fewer_are_shown_and_all_are_counted)
+{
+	struct hp_exposed e = hp_exposed;
+	struct hp_look l, next;
+	unsigned shown = 0;
+
+	for (unsigned i = 0; i < PLENTY; i++) {
+		plenty_of[2 * i + 1] = (uintptr_t)&plenty[i];
+		plenty_open[2 * i + 1] = 1;
+		plenty[i].ref = i + 1;
+		plenty[i].stats.pinned_bytes = i % 100 * 4096;
+	}
+	e.page.magic = HUGEPIN_STATS_MAGIC;
+	memset(&e.view.lend, 0, sizeof e.view.lend);
+	e.view.domain = (__typeof__(e.view.domain)){ .domains = (uintptr_t)plenty_of,
+						     .open = (uintptr_t)plenty_open,
+						     .used = (uintptr_t)&plenty_used,
+						     .size = sizeof plenty[0],
+						     .stats = offsetof(__typeof__(plenty[0]), stats),
+						     .stats_size = sizeof plenty[0].stats };
+	e.view.domain.policy = e.view.domain.helper = e.view.domain.backend_name = sizeof plenty[0];
+	EXPECT_EQ(hp_look(&self, (uintptr_t)&e, 1, DETAILS, NULL, &l), 0);
+	EXPECT_EQ(l.domains, HP_LOOK_DOMAINS);
+	EXPECT_EQ(l.domains_more, 300);
+	for (unsigned i = 0; i < l.domains; i++) {
+		EXPECT_EQ(l.domain[i].number, 2 * i + 1);
+		EXPECT_EQ(l.domain[i].stats.pinned_bytes, i % 100 * 4096);
+		EXPECT(!l.domain[i].shown || i % 100 >= 98); /* those with most */
+		shown += l.domain[i].shown;
+	}
+	EXPECT_EQ(shown, HP_LOOK_SHOWN);
+	plenty[5].stats.misses = 7;
+	plenty_open[1] = 0; /* so that one comes in at the end, of which there was no look before */
+	plenty[HP_LOOK_DOMAINS].stats.misses = 9;
+	EXPECT_EQ(hp_look(&self, (uintptr_t)&e, 2, DETAILS, &l, &next), 0);
+	EXPECT_EQ(next.domains_more, 299);
+	EXPECT_EQ(next.domain[4].since.misses, 7);
+	EXPECT_EQ(next.domain[HP_LOOK_DOMAINS - 1].since.misses, 9);
+	hp_look_free(&l);
+	hp_look_free(&next);
 }
 
 static int no_send(void *arg, uint32_t peer, const void *msg, size_t len)

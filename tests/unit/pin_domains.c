@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 
 #include "reg/domain.h"
+#include "reg/state.h"
+#include "tests/any.h"
 #include "tests/unit/pin.h"
 
 TEST(a_domain_is_closed_once)
@@ -192,19 +194,102 @@ TEST(a_trim_to_bytes_ends_nothing_that_is_registered_on_demand)
 	hugepin_free(p);
 }
 
-TEST(as_many_domains_as_there_is_room_for)
+/* ------------------------------------------------------------------ a thousand */
+
+enum { MANY = 1000 };
+
+static hugepin_domain *open_nth(int i)
 {
-	T_STAYS(4 * HUGEPIN_DOMAINS_MAX, "each domain's tables are kept for the next one");
-	hugepin_domain *d[HUGEPIN_DOMAINS_MAX], *more;
+	static const uint32_t policies[] = { HUGEPIN_POLICY_LRU, HUGEPIN_POLICY_ARENA, HUGEPIN_POLICY_NONE };
+
+	return open_as(policies[i % 3], 0, 0);
+}
+
+/* Close all, in random order. */
+static void close_many(hugepin_domain **d)
+{
+	for (int n = MANY; n; n--) {
+		const int i = (int)any((size_t)n);
+
+		EXPECT_EQ(hugepin_domain_close(d[i]), 0);
+		d[i] = d[n - 1];
+	}
+}
+
+TEST(a_thousand_domains_pin_the_same_memory_and_each_its_own)
+{
+	T_STAYS(4 * MANY, "each domain's tables are kept for the next one");
+	static hugepin_domain *d[MANY];
+	static struct hugepin_pin shared[MANY], own[MANY];
+	char *common = hugepin_malloc(MIB), *p = hugepin_malloc((size_t)MANY * 32768), *foreign = map((size_t)MANY * 4096);
 
 	device_reset(&device);
-	for (int i = 0; i < HUGEPIN_DOMAINS_MAX; i++)
-		d[i] = open_as(HUGEPIN_POLICY_LRU, 0, 0);
-	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, NULL, &more), -ENOSPC);
-	EXPECT_EQ(hugepin_domain_close(d[7]), 0);
-	d[7] = open_as(HUGEPIN_POLICY_LRU, 0, 0);
-	for (int i = 0; i < HUGEPIN_DOMAINS_MAX; i++)
-		EXPECT_EQ(hugepin_domain_close(d[i]), 0);
+	for (int i = 0; i < MANY; i++)
+		d[i] = open_nth(i);
+	for (int round = 0; round < 3; round++) {
+		for (int i = 0; i < MANY; i++) {
+			char *mine = i & 1 ? p + (size_t)i * 32768 : foreign + (size_t)i * 4096;
+
+			EXPECT_EQ(hugepin_pin(d[i], common, 100, 0, &shared[i]), 0);
+			EXPECT_EQ(hugepin_pin(d[i], mine, 4096, 0, &own[i]), 0);
+			EXPECT(device_covers(&device, &shared[i], HUGEPIN_READ | HUGEPIN_WRITE));
+			EXPECT(device_covers(&device, &own[i], HUGEPIN_READ | HUGEPIN_WRITE));
+			EXPECT(i == 0 || (shared[i].ref ^ shared[i - 1].ref) >> 32);
+		}
+		for (int i = 0; i < MANY; i++) { /* no pin is another domain's */
+			struct hugepin_pin pin = own[i];
+
+			EXPECT_EQ(hugepin_unpin(d[(i + 1) % MANY], &pin), -EINVAL);
+			EXPECT_EQ(hugepin_unpin(d[i], &own[i]), 0);
+			EXPECT_EQ(hugepin_unpin(d[i], &shared[i]), 0);
+		}
+		for (int n = 0; n < MANY / 2; n++) { /* some make room for others */
+			const int i = (int)any(MANY);
+
+			EXPECT_EQ(hugepin_domain_close(d[i]), 0);
+			d[i] = open_nth((int)any(3));
+			EXPECT(d[i]->number < MANY); /* in the place of a closed one */
+		}
+	}
+	close_many(d);
+	EXPECT_EQ(device.regs, 0);
+	hugepin_free(common);
+	hugepin_free(p);
+	munmap(foreign, (size_t)MANY * 4096);
+}
+
+TEST(a_child_of_fork_closes_a_thousand_of_the_parents_domains_and_opens_as_many)
+{
+	T_STAYS(4 * MANY, "each domain's tables are kept for the next one");
+	static hugepin_domain *d[MANY], *child[MANY];
+	char *p = hugepin_malloc(MIB);
+	struct hugepin_pin pin;
+	int status;
+
+	device_reset(&device);
+	for (int i = 0; i < MANY; i++) {
+		d[i] = open_nth(i);
+		EXPECT_EQ(touch(d[i], p, 4096), 0);
+	}
+	if (fork() == 0) {
+		for (int i = 0; i < MANY; i++)
+			EXPECT_EQ(hugepin_pin(d[i], p, 4096, 0, &pin), -ESTALE);
+		for (int i = 0; i < MANY; i += 2)
+			EXPECT_EQ(hugepin_domain_close(d[i]), 0);
+		for (int i = 0; i < MANY; i++) {
+			child[i] = open_nth(i);
+			EXPECT(child[i] != d[i | 1]); /* the parent's is not closed here */
+			EXPECT(child[i]->number < MANY + MANY / 2);
+			EXPECT_EQ(touch(child[i], p, 4096), 0);
+		}
+		close_many(child);
+		_exit(t_failures != 0);
+	}
+	EXPECT(wait(&status) > 0 && status == 0);
+	for (int i = 0; i < MANY; i++)
+		EXPECT_EQ(touch(d[i], p, 4096), 0);
+	close_many(d);
+	hugepin_free(p);
 }
 
 DOMAIN_TEST(statistics_are_cut_to_what_the_caller_knows, open_lru())
