@@ -23,6 +23,7 @@ enum hp_lock_rank {
 	HP_LOCK_RANK_WATCH, /* the watchers' table: held while callbacks run, which may allocate */
 	HP_LOCK_RANK_HEAP, /* tree, pages, shared lists, thread registry */
 	HP_LOCK_RANK_TABLE, /* the table of regions */
+	HP_LOCK_RANK_FACTS, /* which memory was discarded: held while what is watched is brought up to date */
 	HP_LOCK_RANK_WATCHED, /* what the kernel watches outside the heap: held while it is told */
 	HP_LOCK_RANK_MAPS, /* the descriptor of /proc/self/maps */
 	HP_LOCK_RANK_QUEUE, /* records of pins; what a lend has to tell */

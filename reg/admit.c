@@ -11,6 +11,8 @@
 #include "reg/counts.h"
 #include "reg/domains.h"
 #include "reg/evict.h"
+#include "reg/gone.h"
+#include "reg/stakes.h"
 #include "reg/retire.h"
 #include "reg/trace.h"
 #include "reg/uffd.h"
@@ -251,12 +253,13 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 		if (!evict || !hp_evict_one(d, crowded ? HP_EVICTED_COUNT : HP_EVICTED_BUDGET))
 			return d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
 	}
-	if (!ready && (err = hp_region_keep(d, &want)) != 0)
-		return err;
-	err = -ENOMEM;
 	while (!(r = hp_region_new(d)))
 		if (!evict || !hp_evict_one(d, HP_EVICTED_TABLE))
-			goto out_keep;
+			return -ENOMEM;
+	if (hp_stakes_add(&hp_region_stakes[hp_region_index(r)], d, start, end))
+		hp_gone_missed(d, start, end);
+	if (!ready && (err = hp_region_keep(d, &want)) != 0)
+		goto out_region;
 	HP_WRITE(r->start, start);
 	HP_WRITE(r->end, end);
 	HP_WRITE(r->kind, kind);
@@ -264,17 +267,16 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 		take_ready(d, ready, r);
 	} else {
 		err = call_backend(d, r, access | d->relaxed, evict);
-		if (err)
+		if (err) {
+			let_go(d, &want);
 			goto out_region;
+		}
 	}
 	begin(d, r, &want);
 	*ret_ = r;
 	return 0;
 out_region:
 	hp_region_free(d, r);
-out_keep:
-	if (!ready)
-		let_go(d, &want);
 	return err;
 }
 

@@ -75,8 +75,8 @@ static bool is_discarded(hugepin_domain *d, uintptr_t start, uintptr_t end, unsi
 	bool discarded = hp_is_pinning(access);
 
 	if (gen)
-		return discarded && hp_gone_discarded(d, start, end);
-	discarded = discarded && hp_gone_late(d, start, end);
+		return discarded && hp_gone_discarded(start, end);
+	discarded = discarded && hp_gone_late(start, end);
 	if (discarded && d->watched)
 		hp_uffd_watch_unmap(start, end);
 	return discarded;

@@ -20,6 +20,7 @@
 #include "reg/evict.h"
 #include "reg/gone.h"
 #include "reg/helper.h"
+#include "reg/stakes.h"
 #include "reg/key.h"
 #include "reg/locks.h"
 #include "reg/retire.h"
@@ -68,6 +69,8 @@ static void disown_domains(void)
 	/* Mark the domains first: the calls below zero tables by madvise, and the interposed madvise looks for open
 	 * domains to tell. */
 	hp_domains_child();
+	hp_stakes_child();
+	hp_gone_child();
 	hp_regions_child();
 	hp_uffd_child();
 	hp_counts_child();
@@ -133,35 +136,29 @@ static uint64_t kernel_clock_ns(void *unused)
  * fork, so that no hit there returns a key of the parent, whichever fork handlers ran. */
 static int make_tables(hugepin_domain *d)
 {
-	size_t granules, table_bytes;
+	size_t granules;
 
 	if (!d->lookup) {
 		d->lookup = hp_meta_map_own(HP_LOOKUP_BYTES);
 		if (!d->lookup)
 			return -ENOMEM;
 	}
-	if (!hp_ranges_reserve(&d->late_gone))
-		return -ENOMEM;
 	hp_meta_zero(d->lookup, HP_LOOKUP_BYTES);
 	atomic_store_explicit(&d->lookup_mask, HP_LOOKUP_MASK(HP_LOOKUP_BITS_MIN), memory_order_relaxed);
 	if (!hp_heap_span(&d->span_base, &d->span_size)) {
 		d->span_base = (uintptr_t)1 << 63; /* no pointer lies there */
 		d->span_size = 0;
-		return 0;
+		return hp_gone_open(0, 0);
 	}
 	granules = d->span_size >> HP_PAGE_SHIFT;
-	table_bytes = granules * sizeof(struct hp_granule);
-	if (!d->discarded) {
-		char *table = hp_meta_map_own(table_bytes + granules / 8 + sizeof *d->discarded);
+	if (!d->granule) {
+		char *table = hp_meta_map_own(granules * sizeof(struct hp_granule));
 
 		if (!table)
 			return -ENOMEM;
-		d->granule = 0;
 		d->granule = (uintptr_t)table - (uintptr_t)hp_granule_at(d, d->span_base);
-		d->discarded = (uint64_t *)(table + table_bytes);
 	}
-	memset(d->discarded, 0, (granules + 63) / 64 * sizeof *d->discarded);
-	return 0;
+	return hp_gone_open(d->span_base, granules);
 }
 
 static int check_attr(const struct hugepin_attr *a)
@@ -289,7 +286,8 @@ static void empty_domain(hugepin_domain *d)
 		RB_INIT(&d->exact_tree[class]);
 		RB_INIT(&d->waiting_tree[class]);
 	}
-	d->late_gone.count = 0;
+	hp_stakes_forget(d);
+	d->gone_seen = hp_stakes_latest();
 	d->gone.count = d->prefetches_count = d->requests_count = 0;
 	d->deregistered_at_ns = 0;
 	d->extent_bytes = 0;
@@ -351,7 +349,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 	if (!err) {
 		/* The first domain that wants watching starts the watcher, before anything is cached. */
 		if (d->watched && watched++ == 0)
-			hp_uffd_open(hp_gone_tell);
+			hp_uffd_open(hp_gone_tell_all);
 		hp_attention_lower(d, UINT32_MAX);
 		hp_attention_raise(d, (d->helper ? HP_HELPED : 0u) | (hp_trace_on ? HP_TRACED : 0u));
 		if (d->watched && hp_uffd_works() && (!hp_sees_unmaps || d->watch == HUGEPIN_WATCH_KERNEL)) {

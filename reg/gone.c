@@ -1,9 +1,12 @@
 /*
  * See gone.h.
  *
- * Memory that went away is handled in three steps. First hp_gone_tell() queues the range in every domain, without the
- * domain's lock. The next thread that has the lock unpublishes the regions there (hp_gone_drain()). Later
- * hp_region_deregister_dead() tells the device.
+ * Memory that went away is handled in three steps. First hp_gone_tell_all() queues the range in the domains that have
+ * something there (stakes.h), without the domain's lock. The next thread that has the lock unpublishes the regions
+ * there (hp_gone_drain()). Later hp_region_deregister_dead() tells the device.
+ *
+ * What is true of memory for all domains has a queue of its own, and is noted once: where pages were discarded, and
+ * what is no longer watched. Each drain of a domain notes it first.
  */
 #include "reg/gone.h"
 
@@ -12,6 +15,7 @@
 #include "base/bits.h"
 #include "reg/domains.h"
 #include "reg/hints.h"
+#include "reg/stakes.h"
 #include "reg/locks.h"
 #include "reg/queue.h"
 #include "reg/request.h"
@@ -19,6 +23,22 @@
 #include "reg/track.h"
 #include "reg/uffd.h"
 #include "reg/unmapping.h"
+
+/* Ranges for all domains, which nobody has noted yet. */
+static struct {
+	struct hp_lock lock; /* a queue's (queue.h) */
+	struct hp_gone queue;
+	_Atomic bool waiting; /* ranges are queued, or are being noted */
+} news = { .lock = HP_LOCK_INIT(HP_LOCK_RANK_GONE) };
+
+/* What was noted, while domains are open. */
+static struct {
+	struct hp_lock lock; /* taken with a domain's, or with none: see forget() */
+	uint64_t *discarded; /* a bit for each granule of the heap, see cover_heap() in cover.c */
+	uintptr_t base; /* of the heap's span */
+	size_t granules;
+	struct hp_ranges late; /* foreign memory in which no region is cached */
+} facts = { .lock = HP_LOCK_INIT(HP_LOCK_RANK_FACTS) };
 
 /* ------------------------------------------------------------------ sets of ranges */
 
@@ -107,49 +127,103 @@ void hp_gone_late_off(struct hp_ranges *late, uintptr_t start, uintptr_t end)
 
 /* ------------------------------------------------------------------ queueing */
 
-void hp_gone_tell(hugepin_domain *d, void *range_)
+void hp_gone_tell(hugepin_domain *d, const struct hp_range *range)
 {
-	const struct hp_range *range = range_;
 	uint64_t mask = hp_queue_lock(d);
+	unsigned dropped;
 
 	hp_gone_push(&d->gone, *range);
 	hp_attention_raise(d, HP_PENDING);
 	/* These hints are older than the event, so they meant the memory that is going. */
-	hp_hints_drop(d, range->start, range->end);
+	dropped = hp_hints_drop(d, range->start, range->end);
 	hp_request_cancel(d, range->start, range->end);
+	hp_queue_unlock(d, mask);
+	hp_stakes_listen(d, -(int)dropped);
+}
+
+/* What the range was is not known, but only regions in it have to go. */
+void hp_gone_missed(hugepin_domain *d, uintptr_t start, uintptr_t end)
+{
+	uint64_t mask = hp_queue_lock(d);
+
+	hp_gone_push(&d->gone, (struct hp_range){ .start = start, .end = end, .discarded = true, .widened = true });
+	hp_attention_raise(d, HP_PENDING);
 	hp_queue_unlock(d, mask);
 }
 
-/* ------------------------------------------------------------------ what is queued */
-
-static size_t granule_index(const hugepin_domain *d, uintptr_t addr)
+static void raise_pending(hugepin_domain *d, void *unused)
 {
-	return (addr - d->span_base) >> HP_PAGE_SHIFT;
+	(void)unused;
+	hp_attention_raise(d, HP_PENDING);
 }
 
-bool hp_gone_discarded(const hugepin_domain *d, uintptr_t start, uintptr_t end)
+/* Queue the range for all domains, and keep it for those that are about to register there. If nobody has noted ranges
+ * for long, since no pin has missed and there is no service thread, have the next pin of any domain do it. */
+static void announce(const struct hp_range *range)
 {
-	size_t from = granule_index(d, start), to = granule_index(d, end - 1) + 1;
+	uint64_t mask = hp_queue_lock_any(&news.lock);
+	bool many;
 
-	return hp_bits_find(d->discarded, from, to, true) != to;
+	hp_gone_push(&news.queue, *range);
+	many = news.queue.count > HP_GONE_MAX / 2;
+	atomic_store_explicit(&news.waiting, true, memory_order_seq_cst); /* pairs with is_news() */
+	hp_queue_unlock_any(&news.lock, mask);
+	hp_stakes_note(range);
+	if (many && !hp_service_running())
+		hp_domains_each(raise_pending, NULL);
 }
 
-bool hp_gone_late(const hugepin_domain *d, uintptr_t start, uintptr_t end)
+void hp_gone_tell_all(const struct hp_range *range)
 {
-	const struct hp_stretch *r = hp_ranges_next(&d->late_gone, start);
+	struct hp_stakes_walk w = { .start = range->start, .end = range->end };
+	hugepin_domain *d[HP_STAKES_STEP];
+	unsigned n;
 
-	return r && r->start < end;
+	announce(range);
+	while ((n = hp_stakes_next(&w, d)))
+		for (unsigned i = 0; i < n; i++)
+			hp_gone_tell(d[i], range);
+}
+
+/* ------------------------------------------------------------------ facts */
+
+static size_t granule_index(uintptr_t addr)
+{
+	return (addr - facts.base) >> HP_PAGE_SHIFT;
+}
+
+bool hp_gone_discarded(uintptr_t start, uintptr_t end)
+{
+	size_t from = granule_index(start), to = granule_index(end - 1) + 1;
+	bool any;
+
+	hp_lock(&facts.lock);
+	any = hp_bits_find(facts.discarded, from, to, true) != to;
+	hp_unlock(&facts.lock);
+	return any;
+}
+
+bool hp_gone_late(uintptr_t start, uintptr_t end)
+{
+	const struct hp_stretch *r;
+	bool any;
+
+	hp_lock(&facts.lock);
+	r = hp_ranges_next(&facts.late, start);
+	any = r && r->start < end;
+	hp_unlock(&facts.lock);
+	return any;
 }
 
 /* Note which granules have discarded pages, unmaps first (end_discards()). Only an unmap of a whole hugepage clears its
  * bit, because only then can other memory come to lie there. */
-static void note_discarded(hugepin_domain *d, const struct hp_gone *queued)
+static void note_discarded(const struct hp_gone *queued)
 {
 	for (unsigned pass = 0; pass < 2; pass++)
 		for (unsigned i = 0; i < queued->count; i++) {
 			const struct hp_range *range = &queued->range[i];
-			uintptr_t start = HP_MAX(range->start, d->span_base),
-				  end = HP_MIN(range->end, d->span_base + d->span_size);
+			uintptr_t start = HP_MAX(range->start, facts.base),
+				  end = HP_MIN(range->end, facts.base + (facts.granules << HP_PAGE_SHIFT));
 
 			if (range->discarded != pass || (range->widened && !pass) || start >= end)
 				continue;
@@ -158,23 +232,106 @@ static void note_discarded(hugepin_domain *d, const struct hp_gone *queued)
 				end &= ~(HP_PAGE - 1);
 			}
 			if (start < end)
-				hp_bits_fill(d->discarded, granule_index(d, start),
-					     granule_index(d, end - 1) + 1 - granule_index(d, start), pass);
+				hp_bits_fill(facts.discarded, granule_index(start),
+					     granule_index(end - 1) + 1 - granule_index(start), pass);
 		}
 }
 
 /* Note discards of foreign memory. Since the event of a discard comes before the pages go and no other event says when
  * they have gone, a registration in between may contain pages that are going. So no region is cached there until all of
  * that memory has been unmapped. Unmaps first (end_discards()). */
-static void note_late(hugepin_domain *d, const struct hp_gone *queued)
+static void note_late(const struct hp_gone *queued)
 {
 	for (unsigned i = 0; i < queued->count; i++)
 		if (!queued->range[i].discarded && !queued->range[i].widened)
-			hp_gone_late_off(&d->late_gone, queued->range[i].start, queued->range[i].end);
+			hp_gone_late_off(&facts.late, queued->range[i].start, queued->range[i].end);
 	for (unsigned i = 0; i < queued->count; i++)
 		if (queued->range[i].late)
-			hp_gone_late_on(&d->late_gone, queued->range[i].start, queued->range[i].end);
+			hp_gone_late_on(&facts.late, queued->range[i].start, queued->range[i].end);
 }
+
+/* Call with the facts' lock. */
+static void note_facts(void)
+{
+	struct hp_gone queued;
+	uint64_t mask = hp_queue_lock_any(&news.lock);
+
+	queued = news.queue;
+	news.queue.count = 0;
+	hp_queue_unlock_any(&news.lock, mask);
+	for (unsigned i = 0; i < queued.count; i++) {
+		const struct hp_range *range = &queued.range[i];
+
+		/* Parts in a range that was widened may be watched still, and are forgotten. */
+		if (!range->discarded)
+			hp_uffd_unmapped(range->start, range->end);
+		/* After the registration has ended, the unmap has to be heard all the same (note_late()). */
+		if (range->late && !range->widened)
+			hp_uffd_discarded(range->start, range->end);
+	}
+	note_discarded(&queued);
+	note_late(&queued);
+	mask = hp_queue_lock_any(&news.lock);
+	if (!news.queue.count)
+		atomic_store_explicit(&news.waiting, false, memory_order_seq_cst); /* pairs with is_news() */
+	hp_queue_unlock_any(&news.lock, mask);
+}
+
+/* seq_cst: if it is lowered, the facts of all ranges up to hp_stakes_latest() are noted; pairs with announce() and
+ * note_facts(). */
+static bool is_news(void)
+{
+	return atomic_load_explicit(&news.waiting, memory_order_seq_cst);
+}
+
+static void heed_news(void)
+{
+	if (!is_news())
+		return;
+	hp_lock(&facts.lock);
+	note_facts();
+	hp_unlock(&facts.lock);
+}
+
+/* Facts of earlier domains may be of memory that was unmapped while nobody heard of it. */
+int hp_gone_open(uintptr_t base, size_t granules)
+{
+	const size_t bytes = granules / 8 + sizeof *facts.discarded;
+	int err = 0;
+
+	hp_lock(&facts.lock);
+	if (granules && !facts.discarded) {
+		facts.discarded = hp_meta_map_own(bytes);
+		facts.base = base;
+		facts.granules = facts.discarded ? granules : 0;
+		err = facts.discarded ? 0 : -ENOMEM;
+	}
+	err = err || hp_ranges_reserve(&facts.late) ? err : -ENOMEM;
+	if (!err && !hp_domains_any()) {
+		uint64_t mask = hp_queue_lock_any(&news.lock);
+
+		if (facts.granules)
+			hp_meta_zero(facts.discarded, facts.granules / 8 + sizeof *facts.discarded);
+		facts.late.count = 0;
+		news.queue.count = 0;
+		atomic_store_explicit(&news.waiting, false, memory_order_seq_cst); /* pairs with is_news() */
+		hp_queue_unlock_any(&news.lock, mask);
+	}
+	hp_unlock(&facts.lock);
+	return err;
+}
+
+/* There is no other thread. The kernel has emptied the bits. */
+void hp_gone_child(void)
+{
+	hp_lock_reset(&facts.lock);
+	hp_lock_reset(&news.lock);
+	facts.late.count = 0;
+	news.queue.count = 0;
+	atomic_store_explicit(&news.waiting, false, memory_order_relaxed);
+}
+
+/* ------------------------------------------------------------------ what is queued in a domain */
 
 /* hugepin_forget() queues a range as a discard, too, but its pages do not go later. */
 static enum hp_gone_reason reason_of(const struct hp_range *range)
@@ -209,7 +366,7 @@ static void want_uncached(void *unused, struct hp_region *r)
 		hp_region_want_pins(r, true);
 }
 
-void hp_gone_drain(hugepin_domain *d)
+static void drain_domain(hugepin_domain *d)
 {
 	struct hp_gone queued;
 	uint64_t mask;
@@ -224,23 +381,30 @@ void hp_gone_drain(hugepin_domain *d)
 		hp_region_each(d, queued.range[i].start, queued.range[i].end, take_out, &queued.range[i]);
 		hp_region_each_exact(d, queued.range[i].start, queued.range[i].end, take_out, &queued.range[i]);
 		hp_region_each_waiting(d, queued.range[i].start, queued.range[i].end, want_uncached, NULL);
-		/* Parts in a range that was widened may be watched still, and are forgotten. */
-		if (d->watched && !queued.range[i].discarded)
-			hp_uffd_unmapped(queued.range[i].start, queued.range[i].end);
-		/* After the registration has ended, the unmap has to be heard all the same (note_late()). */
-		if (d->watched && queued.range[i].late && !queued.range[i].widened)
-			hp_uffd_discarded(queued.range[i].start, queued.range[i].end);
 		if (d->helper)
 			hp_track_gone(d, queued.range[i].start, queued.range[i].end);
 	}
-	note_discarded(d, &queued);
-	note_late(d, &queued);
 	/* Lower PENDING only after the tags are gone: a pin that does not see PENDING relies on the tags. */
 	mask = hp_queue_lock(d);
 	if (!d->gone.count)
 		hp_attention_lower(d, HP_PENDING);
 	hp_queue_unlock(d, mask);
 	hp_region_settle(d);
+}
+
+/* The number first: ranges up to it have their facts queued by now. What is made ready was looked at before, so that it
+ * is told of ranges that have gone since then. */
+void hp_gone_drain(hugepin_domain *d)
+{
+	if (!d->ready)
+		d->gone_seen = hp_stakes_latest();
+	heed_news();
+	drain_domain(d);
+}
+
+void hp_gone_heed(void)
+{
+	heed_news();
 }
 
 /* ------------------------------------------------------------------ announcements */
@@ -258,9 +422,8 @@ static void note_pinned(void *in_use, struct hp_region *r)
 	*(bool *)in_use |= hp_region_pins(r) != 0;
 }
 
-static void forget(hugepin_domain *d, void *forgotten)
+static void forget(hugepin_domain *d, struct forgotten *f)
 {
-	struct forgotten *f = forgotten;
 	/* this thread may be in a backend of another domain, whose lock has the same rank */
 	unsigned held = hp_locks_held;
 
@@ -273,7 +436,7 @@ static void forget(hugepin_domain *d, void *forgotten)
 	}
 	/* Locks that a handler's thread holds: no holder of them waits for one of the domain's. */
 	hp_locks_held &= (2u << HP_LOCK_RANK_DOMAIN) - 1;
-	hp_gone_drain(d);
+	drain_domain(d);
 	if (f->waits)
 		hp_region_each_waiting(d, f->range.start, f->range.end, note_pinned, &f->in_use);
 	f->left |= !TAILQ_EMPTY(&d->dead) || !TAILQ_EMPTY(&d->wanted);
@@ -284,7 +447,10 @@ static void forget(hugepin_domain *d, void *forgotten)
 static int forget_in_all(const void *addr, size_t len, bool discarded, bool late, bool waits)
 {
 	struct forgotten f = { .waits = waits };
+	struct hp_stakes_walk w = { 0 };
+	hugepin_domain *d[HP_STAKES_STEP];
 	uintptr_t end;
+	unsigned n;
 
 	if (!len || __builtin_add_overflow((uintptr_t)addr, len, &end))
 		return -EINVAL;
@@ -294,8 +460,18 @@ static int forget_in_all(const void *addr, size_t len, bool discarded, bool late
 	f.range.end = HP_MAX(end, (end + hp_base_page - 1) & ~(hp_base_page - 1));
 	f.range.discarded = discarded;
 	f.range.late = late;
-	hp_domains_each(forget, &f);
-	if (f.left)
+	w.start = f.range.start;
+	w.end = f.range.end;
+	announce(&f.range);
+	while ((n = hp_stakes_next(&w, d)))
+		for (unsigned i = 0; i < n; i++)
+			forget(d[i], &f);
+	/* Do not wait for who notes facts: a handler that interrupted that thread may wait for this one. */
+	if (is_news() && !hp_locks_held && hp_trylock(&facts.lock)) {
+		note_facts();
+		hp_unlock(&facts.lock);
+	}
+	if (f.left || is_news())
 		hp_domains_wake();
 	return f.in_use ? -EBUSY : 0;
 }

@@ -1,6 +1,6 @@
 /*
- * Notices stale registrations. Each domain has a queue of ranges whose memory went away, which the kernel's events
- * (uffd.c), announcements of the interposed calls (unmapping.h) and hugepin_forget() fill. The next thread that has the
+ * Notices stale registrations. Each domain has a queue of ranges whose memory went away and in which it has something.
+ * The kernel's events (uffd.c), announcements of the interposed calls (unmapping.h) and hugepin_forget() fill it. The next thread that has the
  * domain's lock takes the regions there out of the cache.
  */
 #ifndef HP_REG_GONE_H
@@ -21,18 +21,32 @@ void hp_gone_push(struct hp_gone *g, struct hp_range range);
 void hp_gone_late_on(struct hp_ranges *late, uintptr_t start, uintptr_t end);
 void hp_gone_late_off(struct hp_ranges *late, uintptr_t start, uintptr_t end);
 
-/* ------------------------------------------------------------------ of a domain */
+/* ------------------------------------------------------------------ telling */
 
-/* Queue *range, a struct hp_range, for the domain's next drain. The signature is that of hp_domains_each(). Takes no
- * lock but the queue's, so it may run in a signal handler, whatever the handler interrupted. */
-void hp_gone_tell(hugepin_domain *d, void *range);
+/* Queue a range whose memory went away, in the domains that have something there. Takes no lock but a queue's, so it may
+ * run in a signal handler, whatever the handler interrupted. tell() does it in one domain. */
+void hp_gone_tell_all(const struct hp_range *range);
+void hp_gone_tell(hugepin_domain *d, const struct hp_range *range);
 
-/* Unpublish the regions in the queued ranges. Does not call the backend. Call with the domain's lock. */
+/* As hp_stakes_add() says, memory in [start, end) went away before d was known to have something there. */
+void hp_gone_missed(hugepin_domain *d, uintptr_t start, uintptr_t end);
+
+/* Note what is queued for all domains, and unpublish the regions in the ranges queued in d. Does not call the backend.
+ * Call with the domain's lock. heed() does the first part alone, with no lock held. */
 void hp_gone_drain(hugepin_domain *d);
+void hp_gone_heed(void);
+
+/* ------------------------------------------------------------------ facts */
+
+/* Make the tables, when a domain is opened; empty, if no other is open. 0 or -ENOMEM. Call with the lock of opening. */
+int hp_gone_open(uintptr_t span_base, size_t granules);
+
+/* Called in the child of fork. */
+void hp_gone_child(void);
 
 /* Whether the program discarded a part of [start, end), which is in the heap, or is not (late). The pages may not have
- * gone yet. Call with the domain's lock. */
-bool hp_gone_discarded(const hugepin_domain *d, uintptr_t start, uintptr_t end);
-bool hp_gone_late(const hugepin_domain *d, uintptr_t start, uintptr_t end);
+ * gone yet. */
+bool hp_gone_discarded(uintptr_t start, uintptr_t end);
+bool hp_gone_late(uintptr_t start, uintptr_t end);
 
 #endif

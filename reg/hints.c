@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "reg/stakes.h"
 #include "reg/queue.h"
 
 int hp_hints_push(hugepin_domain *d, struct hp_prefetch hint)
@@ -15,12 +16,14 @@ int hp_hints_push(hugepin_domain *d, struct hp_prefetch hint)
 	uint64_t mask;
 	int err = -EBUSY;
 
+	hp_stakes_listen(d, 1);
 	mask = hp_queue_lock(d);
 	if (d->prefetches_count < most) {
 		d->prefetches[d->prefetches_count++] = hint;
 		err = 0;
 	}
 	hp_queue_unlock(d, mask);
+	hp_stakes_listen(d, err ? -1 : 0);
 	return err;
 }
 
@@ -36,6 +39,7 @@ bool hp_hints_take(hugepin_domain *d, struct hp_prefetch *ret_)
 		memmove(d->prefetches, d->prefetches + 1, --d->prefetches_count * sizeof *d->prefetches);
 	}
 	hp_queue_unlock(d, mask);
+	hp_stakes_listen(d, any ? -1 : 0);
 	return any;
 }
 
@@ -54,18 +58,21 @@ bool hp_hints_overtake(hugepin_domain *d, const void *addr, size_t len, unsigned
 	}
 	d->prefetches_count = n;
 	hp_queue_unlock(d, mask);
+	hp_stakes_listen(d, -(int)(before - n));
 	return n < before;
 }
 
-void hp_hints_drop(hugepin_domain *d, uintptr_t start, uintptr_t end)
+unsigned hp_hints_drop(hugepin_domain *d, uintptr_t start, uintptr_t end)
 {
+	const unsigned before = d->prefetches_count;
 	unsigned n = 0;
 
-	for (unsigned i = 0; i < d->prefetches_count; i++) {
+	for (unsigned i = 0; i < before; i++) {
 		const struct hp_prefetch *h = &d->prefetches[i];
 
 		if ((uintptr_t)h->addr >= end || (uintptr_t)h->addr + h->len <= start)
 			d->prefetches[n++] = *h;
 	}
 	d->prefetches_count = n;
+	return before - n;
 }

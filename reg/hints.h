@@ -16,7 +16,8 @@ bool hp_hints_take(hugepin_domain *d, struct hp_prefetch *ret_);
 /* Take out the announcements of just this range and access. Returns whether there was one. */
 bool hp_hints_overtake(hugepin_domain *d, const void *addr, size_t len, unsigned access);
 
-/* Take out the hints of ranges that overlap [start, end). The caller has the queue's lock. */
-void hp_hints_drop(hugepin_domain *d, uintptr_t start, uintptr_t end);
+/* Take out the hints of ranges that overlap [start, end). The caller has the queue's lock, and tells hp_stakes_listen()
+ * of their number. */
+unsigned hp_hints_drop(hugepin_domain *d, uintptr_t start, uintptr_t end);
 
 #endif

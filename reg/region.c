@@ -14,12 +14,14 @@
 
 #include "base/stats.h"
 #include "reg/counts.h"
+#include "reg/stakes.h"
 
 #define TABLE_STEP 1024u /* regions that get memory at a time */
 
 struct hp_region *hp_regions;
 uint64_t *hp_lives;
 struct hp_region_notes *hp_region_notes;
+struct hp_stake *hp_region_stakes;
 
 #define SAME_KIND(NAME, word, sentence) KIND_##NAME,
 enum { HP_PROBE_KINDS(SAME_KIND) };
@@ -56,6 +58,7 @@ static void expose_regions(void)
 static bool open_table(uint32_t from)
 {
 	return hp_meta_open(&hp_region_notes[from], TABLE_STEP * sizeof *hp_region_notes) &&
+	       hp_meta_open(&hp_region_stakes[from], TABLE_STEP * sizeof *hp_region_stakes) &&
 	       hp_meta_open(&hp_regions[from], TABLE_STEP * sizeof *hp_regions);
 }
 
@@ -67,10 +70,12 @@ int hp_regions_init(void)
 		hp_regions = hp_meta_reserve(HP_REGIONS_MAX * sizeof *hp_regions);
 	if (!hp_region_notes)
 		hp_region_notes = hp_meta_reserve(HP_REGIONS_MAX * sizeof *hp_region_notes);
+	if (!hp_region_stakes)
+		hp_region_stakes = hp_meta_reserve(HP_REGIONS_MAX * sizeof *hp_region_stakes);
 	if (!hp_lives)
 		hp_lives = hp_meta_map_own(HP_REGIONS_MAX * sizeof *hp_lives);
 	/* Open the first step now, because hits look at region 0 if the lookup table has no entry. */
-	if (!table.opened && hp_regions && hp_region_notes && hp_lives && open_table(0))
+	if (!table.opened && hp_regions && hp_region_notes && hp_region_stakes && hp_lives && open_table(0))
 		table.opened = TABLE_STEP;
 	hp_unlock(&table.lock);
 	return table.opened ? 0 : -ENOMEM;
@@ -135,6 +140,7 @@ struct hp_region *hp_region_new(hugepin_domain *d)
 void hp_region_free(hugepin_domain *d, struct hp_region *r)
 {
 	HP_ASSERT(!r->tag);
+	hp_stakes_remove(&hp_region_stakes[hp_region_index(r)]);
 	HP_WRITE(r->state, HP_REGION_FREE);
 	hp_lock(&table.lock);
 	table.beyond -= is_beyond(d, d ? d->places : 0);

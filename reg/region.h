@@ -48,6 +48,9 @@ static inline struct hp_region_notes *hp_region_notes_of(const struct hp_region 
 	return &hp_region_notes[hp_region_index(r)];
 }
 
+/* The stake of its domain, from before it is registered until after it was deregistered; by index. */
+extern struct hp_stake *hp_region_stakes;
+
 /* The life of r, which is registered, for held keys to compare; the last bit is the `used` flag. */
 static inline uint64_t hp_region_life(const struct hp_region *r)
 {

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "reg/stakes.h"
 #include "reg/queue.h"
 
 struct hp_job hp_request_job;
@@ -35,6 +36,7 @@ static bool withdraw(hugepin_domain *d, const struct hp_pin_request *q)
 			found = true;
 		}
 	hp_queue_unlock(d, mask);
+	hp_stakes_listen(d, found ? -1 : 0);
 	return found;
 }
 
@@ -49,16 +51,21 @@ static bool is_known(const hugepin_domain *d, const struct hp_pin_request *q)
 
 int hp_request_add(hugepin_domain *d, const struct hp_pin_request *q)
 {
-	uint64_t mask = hp_queue_lock(d);
+	bool added = false;
+	uint64_t mask;
 	int err = 0;
 
+	hp_stakes_listen(d, 1);
+	mask = hp_queue_lock(d);
 	if (!is_known(d, q)) {
-		if (d->requests_count < HP_REQUESTS_MAX)
+		added = d->requests_count < HP_REQUESTS_MAX;
+		if (added)
 			d->requests[d->requests_count++] = *q;
 		else
 			err = -EBUSY;
 	}
 	hp_queue_unlock(d, mask);
+	hp_stakes_listen(d, added ? 0 : -1);
 	if (!hp_service_ask(&hp_request_job) && !err && withdraw(d, q))
 		err = -EBUSY;
 	return err;
@@ -86,6 +93,7 @@ bool hp_request_end(hugepin_domain *d)
 	cancelled = d->requests[0].cancelled;
 	take_out(d, 0);
 	hp_queue_unlock(d, mask);
+	hp_stakes_listen(d, -1);
 	return cancelled;
 }
 

@@ -66,6 +66,7 @@ static bool serve_all(void)
 {
 	bool busy = false;
 
+	hp_gone_heed();
 	hp_domains_each_held(serve_one, &busy);
 	hp_domains_job.again_ns = busy ? hp_clock_ns() + HP_BUSY_AGAIN_NS : 0;
 	return false;

@@ -214,6 +214,14 @@ struct hp_ready_set {
 
 enum { HP_GONE_MAX = 64 };
 
+/* That a domain has something in a range of memory (stakes.h), whose lock guards it. */
+struct hp_stake {
+	uintptr_t start, end;
+	hugepin_domain *domain;
+	uint64_t id; /* that no other entry ever has; 0: not listed */
+	RB_ENTRY(hp_stake) node;
+};
+
 /* A range of the heap that the device refused, as it does while one of its pages has no access: see cover.c. */
 struct hp_refused {
 	uintptr_t start, end;
@@ -269,7 +277,6 @@ struct hugepin_domain {
 	 * for no thread. */
 	const void *_Atomic opener_counts; /* relaxed: only equality with the thread's own counters counts */
 
-	uint64_t *discarded; /* a bit for each granule, see cover_heap() in cover.c; guarded by the lock */
 	/* threads that hold the domain open; guarded by the lock of opening, as is `closing` */
 	_Atomic uint32_t holders; /* relaxed: the lock of domains; hp_futex_wait() has the kernel compare */
 	bool closing;
@@ -306,7 +313,7 @@ struct hugepin_domain {
 	 * pin. */
 	struct hp_region_list uncached;
 	struct hp_region_list dead; /* regions from `retired` or `uncached` that are no longer in use */
-	struct hp_ranges late_gone; /* foreign memory in which no region is cached */
+	uint64_t gone_seen; /* ranges that went away before the last drain, by number (stakes.h) */
 	struct hp_region_tree tree[HP_ACCESS_SETS]; /* LIVE regions but exact ones, by access */
 	/* LIVE exact regions, and those of `retired` and `uncached`, by the base 2 logarithm of their length in bytes.
 	 * They may lie inside each other, so their ends are not in the order of their starts. But a region of a class
@@ -332,6 +339,11 @@ struct hugepin_domain {
 	/* number of pins that wait for the lock; relaxed: the lock is let go of a little later */
 	_Atomic uint32_t waiting;
 	struct hugepin_domain_stats stats;
+
+	/* Guarded by the lock of stakes.h. listening: hints and requests, because of which `everywhere` is listed. */
+	struct hp_stake everywhere;
+	uint32_t listening;
+	uint64_t found; /* by this walk */
 
 	struct hp_lock queue_lock; /* a leaf lock (queue.h) */
 	struct hp_gone gone; /* ranges whose memory went away */

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "reg/counts.h"
+#include "reg/stakes.h"
 #include "reg/processors.h"
 #include "reg/share.h"
 
@@ -66,6 +67,7 @@ static void unlist_released(struct hp_helper *h, struct hp_tracked *p)
 {
 	RB_REMOVE(hp_tracked_tree, &h->by_start, p);
 	TAILQ_REMOVE(&h->released, p, order);
+	hp_stakes_remove(&p->stake);
 	h->released_count--;
 }
 
@@ -93,8 +95,9 @@ void hp_tracked_forget(struct hp_helper *h, struct hp_tracked *p)
 	tracked_free(h, p);
 }
 
-/* Keep a range that is no longer registered: it may be used again. */
-static void list_released(struct hp_helper *h, struct hp_tracked *p)
+/* Keep a range that is no longer registered: it may be used again. Its region's entry in stakes.h goes next, so the
+ * domain has been told of all that went away there. */
+static void list_released(hugepin_domain *d, struct hp_helper *h, struct hp_tracked *p)
 {
 	struct hp_tracked *other = RB_INSERT(hp_tracked_tree, &h->by_start, p);
 
@@ -102,6 +105,7 @@ static void list_released(struct hp_helper *h, struct hp_tracked *p)
 	(void)other;
 	h->len_max = HP_MAX(h->len_max, p->end - p->start);
 	TAILQ_INSERT_TAIL(&h->released, p, order);
+	hp_stakes_add(&p->stake, d, p->start, p->end);
 	if (h->released_count++ >= RELEASED_MAX)
 		hp_tracked_forget(h, TAILQ_FIRST(&h->released));
 }
@@ -420,7 +424,7 @@ void hp_track_left(hugepin_domain *d, struct hp_region *r, bool gone)
 		hp_plan_end(h->plan, id, hp_track_now(d));
 	if (p->told)
 		hp_track_deregistered(h, p, hp_track_now(d));
-	list_released(h, p);
+	list_released(d, h, p);
 }
 
 void hp_track_gone(hugepin_domain *d, uintptr_t start, uintptr_t end)
@@ -452,6 +456,10 @@ int hp_track_new(struct hp_helper *h)
 
 void hp_track_free(struct hp_helper *h)
 {
+	struct hp_tracked *p;
+
+	TAILQ_FOREACH(p, &h->released, order)
+		hp_stakes_remove(&p->stake);
 	hp_meta_unmap(h->tracked, TRACKED_MAX * sizeof *h->tracked);
 	hp_meta_unmap(h->tracked_of, HP_REGIONS_MAX * sizeof *h->tracked_of);
 	hp_meta_unmap(h, sizeof *h);

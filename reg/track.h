@@ -38,6 +38,7 @@ struct hp_tracked {
 	struct hp_paging_habits habits;
 	uint64_t ended_ns; /* the end of its last use, or 0 */
 	uint64_t begun_ns; /* when the helper began to make it ready for the next use; 0: it has not */
+	struct hp_stake stake; /* while in `released` */
 	TAILQ_ENTRY(hp_tracked) order; /* in `released` */
 	RB_ENTRY(hp_tracked) node; /* in `by_start` */
 };

@@ -83,8 +83,8 @@ static struct {
 	size_t parts_max, refused; /* refused: parts since parts_max was last looked up */
 } watched = { .lock = HP_LOCK_INIT(HP_LOCK_RANK_WATCHED) };
 
-/* A function that queues a range in a domain. Sealed, since the watcher calls it. */
-static HP_SEALED(struct { void (*tell)(hugepin_domain *d, void *range); }) gone_hook;
+/* A function that queues a range in the domains that have something there. Sealed, since the watcher calls it. */
+static HP_SEALED(struct { void (*tell)(const struct hp_range *range); }) gone_hook;
 
 /* ------------------------------------------------------------------ descriptors */
 
@@ -121,7 +121,7 @@ static void tell_gone(uint64_t start, uint64_t end, bool discarded)
 {
 	struct hp_range r = { .start = start, .end = end, .discarded = discarded, .late = discarded };
 
-	hp_domains_each(gone_hook.is.tell, &r);
+	gone_hook.is.tell(&r);
 }
 
 static void handle_event(const struct uffd_msg *m)
@@ -390,7 +390,7 @@ static bool start_watcher(int fd)
 	return ok;
 }
 
-void hp_uffd_open(void (*gone)(hugepin_domain *d, void *range))
+void hp_uffd_open(void (*gone)(const struct hp_range *range))
 {
 	int saved_errno = errno, fd;
 

@@ -20,9 +20,10 @@
 
 /* Start watching, unless it was started before. Call with the lock of opening domains, while no other domain that wants
  * watching is open, so that no unwatched memory is cached. Takes a fraction of a millisecond. If watching is not
- * possible, or the kernel's count is wrong, hp_uffd_watch() returns -ENXIO. gone: called for every open domain with a
- * struct hp_range, before the unmapping thread goes on; it must not block. */
-void hp_uffd_open(void (*gone)(hugepin_domain *d, void *range));
+ * possible, or the kernel's count is wrong, hp_uffd_watch() returns -ENXIO. gone: called before the unmapping thread goes
+ * on; it must not block. */
+struct hp_range;
+void hp_uffd_open(void (*gone)(const struct hp_range *range));
 
 enum hp_change {
 	HP_QUIET, /* the watcher has read the events of all changes that other threads made before the call */

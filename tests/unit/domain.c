@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/config.h"
+#include "reg/stakes.h"
 #include "reg/unmapping.h"
 #include "tests/device.h"
 #include "tests/live/live.h"
@@ -161,6 +162,7 @@ PIN_TEST(ranges_are_queued_by_whole_pages_and_as_what_they_were_said_to_be, open
 	const uintptr_t at = (uintptr_t)p;
 
 	hp_domain_lock(d);
+	hp_stakes_listen(d, 1); /* as with a request: it is told of all memory */
 	for (unsigned from = 4096; from <= 8192; from += from == 4097 ? 4094 : 1)
 		for (unsigned to = 12287; to <= 12289; to++) {
 			EXPECT_EQ(hugepin_forget(p + from, to - from), 0);
@@ -180,6 +182,7 @@ PIN_TEST(ranges_are_queued_by_whole_pages_and_as_what_they_were_said_to_be, open
 	queued(d, at, at + 8192, true, true);
 	hugepin_unmapping_(p, 4097, HP_DISCARDED_UNTOLD);
 	queued(d, at, at + 8192, true, true);
+	hp_stakes_listen(d, -1);
 	hp_domain_unlock(d);
 }
 

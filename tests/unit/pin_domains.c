@@ -5,7 +5,9 @@
 #include <sys/wait.h>
 
 #include "reg/domain.h"
-#include "reg/state.h"
+#include "reg/stakes.h"
+#include "reg/uffd.h"
+#include "reg/unmapping.h"
 #include "tests/any.h"
 #include "tests/unit/pin.h"
 
@@ -256,6 +258,45 @@ TEST(a_thousand_domains_pin_the_same_memory_and_each_its_own)
 	hugepin_free(common);
 	hugepin_free(p);
 	munmap(foreign, (size_t)MANY * 4096);
+}
+
+/* What hugepin_forget() and an unmapping look at, with so many domains open, of which one has the memory. */
+static uint64_t looks_of(int others)
+{
+	static hugepin_domain *d[MANY];
+	char *foreign = map((size_t)MANY * 8192), *heap = hugepin_malloc(MIB);
+	uint64_t looks, deregs;
+
+	for (int i = 0; i <= others; i++) {
+		d[i] = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+		EXPECT_EQ(touch(d[i], foreign + (size_t)i * 8192, 4096), 0);
+	}
+	EXPECT_EQ(touch(d[0], heap, 4096), 0);
+	deregs = (uint64_t)device.deregs;
+	hp_stakes_looks = 0;
+	EXPECT_EQ(hugepin_forget(heap, 4096), 0);
+	EXPECT_EQ(hugepin_forget(foreign, 4096), 0);
+	hugepin_unmapping_(foreign, 4096, HP_UNMAPPED);
+	looks = hp_stakes_looks;
+	for (int i = 0; i <= others; i++) {
+		EXPECT(registered(d[i], foreign + (size_t)i * 8192, 4096) == (i != 0) || !hp_uffd_works());
+		EXPECT_EQ(hugepin_domain_close(d[i]), 0);
+	}
+	EXPECT((uint64_t)device.deregs > deregs);
+	munmap(foreign, (size_t)MANY * 8192);
+	hugepin_free(heap);
+	return looks;
+}
+
+TEST(of_a_thousand_domains_those_are_asked_that_have_what_goes_away)
+{
+	T_STAYS(4 * MANY, "each domain's tables are kept for the next one");
+	uint64_t alone;
+
+	device_reset(&device);
+	alone = looks_of(0);
+	EXPECT(alone > 0);
+	EXPECT_EQ(looks_of(MANY - 1), alone);
 }
 
 TEST(a_child_of_fork_closes_a_thousand_of_the_parents_domains_and_opens_as_many)

@@ -381,16 +381,16 @@ DOMAIN_TEST(no_handler_interrupts_a_thread_that_has_the_lock_of_queues, open_lru
 
 /* ------------------------------------------------------------------ the queue of ranges */
 
-static void queue(hugepin_domain *d, char *p, size_t len, bool discarded)
+static void queue(char *p, size_t len, bool discarded)
 {
-	hp_gone_tell(d, &(struct hp_range){ .start = (uintptr_t)p, .end = (uintptr_t)p + len, .discarded = discarded });
+	hp_gone_tell_all(&(struct hp_range){ .start = (uintptr_t)p, .end = (uintptr_t)p + len, .discarded = discarded });
 }
 
 static bool drained_as_discarded(hugepin_domain *d, char *p)
 {
 	hp_domain_lock(d);
 	hp_gone_drain(d);
-	bool is = hp_gone_discarded(d, (uintptr_t)p, (uintptr_t)p + 2 * MIB);
+	bool is = hp_gone_discarded((uintptr_t)p, (uintptr_t)p + 2 * MIB);
 	hp_domain_unlock(d);
 	return is;
 }
@@ -401,21 +401,21 @@ DOMAIN_TEST(a_hugepage_is_discarded_until_all_of_it_was_unmapped_since, open_lru
 
 	/* Queued all at a time: the service thread does not have the lock in between. */
 	hp_domain_lock(d);
-	queue(d, p, 2 * MIB, true);
-	queue(d, p, 2 * MIB, false);
-	queue(d, p, 2 * MIB, true); /* part of the first */
+	queue(p, 2 * MIB, true);
+	queue(p, 2 * MIB, false);
+	queue(p, 2 * MIB, true); /* part of the first */
 	hp_domain_unlock(d);
 	EXPECT(drained_as_discarded(d, p));
-	queue(d, p + MIB, 4096, false);
+	queue(p + MIB, 4096, false);
 	EXPECT(drained_as_discarded(d, p));
 	/* So many that one is widened over p. */
 	hp_domain_lock(d);
 	for (size_t i = 100; i < 100 + HP_GONE_MAX; i++)
-		queue(d, p + 2 * i * MIB, 2 * MIB, false);
-	queue(d, p - 2 * MIB, 2 * MIB, false);
+		queue(p + 2 * i * MIB, 2 * MIB, false);
+	queue(p - 2 * MIB, 2 * MIB, false);
 	hp_domain_unlock(d);
 	EXPECT(drained_as_discarded(d, p));
-	queue(d, p - 2 * MIB, 6 * MIB, false);
+	queue(p - 2 * MIB, 6 * MIB, false);
 	EXPECT(!drained_as_discarded(d, p));
 	hugepin_free(p);
 }
@@ -461,9 +461,9 @@ static bool is_cached(hugepin_domain *d, const char *p, size_t len)
 	return device.calls == calls;
 }
 
-static void discard(hugepin_domain *d, const char *p, size_t len)
+static void discard(const char *p, size_t len)
 {
-	hp_gone_tell(d, &(struct hp_range){
+	hp_gone_tell_all(&(struct hp_range){
 		.start = (uintptr_t)p, .end = (uintptr_t)p + len, .discarded = true, .late = true });
 }
 
@@ -473,20 +473,20 @@ PIN_TEST(memory_that_is_unmapped_after_its_discard_is_cached_again, open_lru(), 
 	for (int order = 0; order < 2; order++) {
 		hp_domain_lock(d);
 		if (order)
-			queue(d, p, MIB, false);
-		discard(d, p, MIB);
+			queue(p, MIB, false);
+		discard(p, MIB);
 		if (!order)
-			queue(d, p, MIB, false);
+			queue(p, MIB, false);
 		hp_domain_unlock(d);
 		EXPECT_EQ(is_cached(d, p, MIB), !order);
 	}
 	/* The middle of a discarded range, in a batch and later. */
-	queue(d, p + 4096, 4096, false);
+	queue(p + 4096, 4096, false);
 	EXPECT(is_cached(d, p + 4096, 4096));
 	EXPECT(!is_cached(d, p, 4096) && !is_cached(d, p + 8192, 4096));
 	hp_domain_lock(d);
-	discard(d, p, MIB);
-	queue(d, p + 4096, 4096, false);
+	discard(p, MIB);
+	queue(p + 4096, 4096, false);
 	hp_domain_unlock(d);
 	EXPECT(is_cached(d, p + 4096, 4096));
 	EXPECT(!is_cached(d, p, 4096) && !is_cached(d, p + 8192, 4096));
@@ -497,7 +497,7 @@ PIN_TEST(of_many_discarded_ranges_none_reaches_into_another, open_lru(), 4 * MIB
 	enum { RANGES = 4 * HP_GONE_MAX };
 
 	for (size_t i = 0; i < RANGES; i++) {
-		discard(d, p + i * 16384, 4096);
+		discard(p + i * 16384, 4096);
 		drain(d);
 	}
 	for (size_t i = 0; i < RANGES; i += 7)
@@ -520,7 +520,7 @@ TEST(memory_that_is_taken_for_discarded_is_watched_until_it_is_unmapped)
 	EXPECT(!is_cached(d, p, MIB));
 	hp_domain_lock(d);
 	for (uintptr_t i = 1; i <= HP_GONE_MAX; i++)
-		queue(d, (char *)(i * 8192), 4096, false);
+		queue((char *)(i * 8192), 4096, false);
 	EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, flags, -1, 0) == p);
 	hp_domain_unlock(d);
 	EXPECT(!is_cached(d, p, MIB)); /* it might be */
@@ -618,7 +618,7 @@ TEST(a_full_queue_of_ranges_forgets_none)
 		EXPECT(g.range[j].start > 0x8000); /* nothing below the first */
 }
 
-TEST(what_was_discarded_for_one_domain_is_nothing_to_the_next_in_its_place)
+TEST(what_was_discarded_is_forgotten_when_no_domain_is_open)
 {
 	const struct hugepin_attr attr = { .policy = HUGEPIN_POLICY_LRU, .watch = HUGEPIN_WATCH_PROGRAM };
 	hugepin_domain *d, *next;
@@ -626,13 +626,13 @@ TEST(what_was_discarded_for_one_domain_is_nothing_to_the_next_in_its_place)
 
 	device_reset(&device);
 	d = device_open(&device, (struct hugepin_limits){ 0 }, attr);
-	hp_domain_lock(d);
-	hp_gone_late_on(&d->late_gone, (uintptr_t)p, (uintptr_t)p + 4096); /* as after a discard */
-	hp_domain_unlock(d);
+	discard(p, 4096);
+	hp_gone_heed();
+	EXPECT(hp_gone_late((uintptr_t)p, (uintptr_t)p + 4096));
 	close_empty(&device, d);
 	next = device_open(&device, (struct hugepin_limits){ 0 }, attr);
 	EXPECT(next == d);
-	EXPECT(!hp_gone_late(next, (uintptr_t)p, (uintptr_t)p + 4096));
+	EXPECT(!hp_gone_late((uintptr_t)p, (uintptr_t)p + 4096));
 	close_empty(&device, next);
 	munmap(p, 4096);
 }

@@ -325,13 +325,13 @@ PIN_TEST(a_discard_leaves_the_key_and_an_unmap_does_not, open_odp(OPTIMAL), MIB)
 	EXPECT_EQ(hugepin_pin(d, p, MIB, 0, &pin), 0);
 	settle(d);
 	device_invalidate(&device, p, MIB);
-	hp_gone_tell(d, &range);
+	hp_gone_tell_all(&range);
 	EXPECT_EQ(hugepin_prefetch(d, p, MIB, NEXT), 0);
 	EXPECT_EQ(device_transfer(&device, pin.lkey, p, MIB), 0);
 	EXPECT_EQ(device.regs, 1);
 	EXPECT_EQ(stats_of(d).invalidated, 0);
 	range.discarded = range.late = false;
-	hp_gone_tell(d, &range);
+	hp_gone_tell_all(&range);
 	EXPECT(!registered(d, p, MIB));
 	EXPECT_EQ(stats_of(d).invalidated, 1);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
@@ -346,8 +346,8 @@ PIN_TEST(a_discard_hides_no_unmap, open_odp(OPTIMAL), MIB)
 
 	EXPECT_EQ(touch(d, p, MIB), 0);
 	settle(d);
-	hp_gone_tell(d, &forget);
-	hp_gone_tell(d, &discard);
+	hp_gone_tell_all(&forget);
+	hp_gone_tell_all(&discard);
 	EXPECT(!registered(d, p, MIB));
 
 	settle(d);
@@ -366,7 +366,7 @@ PIN_TEST(no_hint_outlives_the_word_that_all_may_be_gone, open_odp(OPTIMAL), MIB)
 {
 	keep_out_service(d);
 	EXPECT_EQ(hugepin_prefetch(d, p, MIB, 0), 0);
-	hp_gone_tell(d, &(struct hp_range){ .end = UINTPTR_MAX });
+	hp_gone_tell_all(&(struct hp_range){ .end = UINTPTR_MAX });
 	EXPECT_EQ(d->prefetches_count, 0);
 	let_in_service(d);
 }

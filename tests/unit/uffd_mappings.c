@@ -136,7 +136,7 @@ TEST_BY(either_way, mappings_are_watched_as_wholes_and_a_part_where_more_cannot_
 	char *p;
 	bool tells;
 
-	hp_uffd_open(hp_gone_tell);
+	hp_uffd_open(hp_gone_tell_all);
 	EXPECT(hp_uffd_works());
 	p = three();
 	errno = 77;

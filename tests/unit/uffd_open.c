@@ -163,7 +163,7 @@ static void refuse_one(void)
 	opener = (int)raw(SYS_gettid, 0, 0, 0, 0, 0, 0);
 	calls = 0;
 	errno = 77;
-	hp_uffd_open(hp_gone_tell);
+	hp_uffd_open(hp_gone_tell_all);
 	EXPECT_EQ(errno, 77);
 	opener = 0;
 	if (!hp_uffd_works()) {
@@ -228,7 +228,7 @@ static void find_watcher(struct t_left *unused, int tid)
 
 static void be_first(void)
 {
-	hp_uffd_open(hp_gone_tell);
+	hp_uffd_open(hp_gone_tell_all);
 	t_numbers("/proc/self/task", find_watcher, NULL);
 	EXPECT(watcher_tid != 0);
 	EXPECT_EQ(getpriority(PRIO_PROCESS, (id_t)watcher_tid), -10);
@@ -248,7 +248,7 @@ TEST(who_unmaps_waits_for_a_thread_that_runs_before_others)
 
 static void end_by_pthread_exit(void)
 {
-	hp_uffd_open(hp_gone_tell);
+	hp_uffd_open(hp_gone_tell_all);
 	EXPECT(hp_uffd_works());
 	EXPECT(__libc_single_threaded);
 	if (!t_failures)
