@@ -192,13 +192,16 @@ struct hugepin_attr {
 	 * purge or close, with the domain's lock: must not block, and must call no function of a domain. */
 	void (*expire)(void *arg, const struct hugepin_expiry *);
 	void *expire_arg;
+	/* A power of two: a registration outside the heap is rounded out to aligned blocks of so many bytes, within its
+	 * mapping (hugepin_domain(3), "Ranges that move"). 0: to base pages */
+	uint64_t round_max;
 };
 
 /* Open a domain. *backend is copied. ctx is the caller's, or backend->close frees it. close is called on failure as
  * well, except for -EINVAL. May block and allocate.
- * -EINVAL: a NULL, or an unknown size, policy, access, fork, flag, odp, watch or reach. -EOPNOTSUPP: the device lacks
- * the policy or the access. -ENOSPC: 65536 domains. -ENOSYS: no membarrier(2). -ENOMEM. Or the error of limits()
- * (-EIO for its -EINVAL). */
+ * -EINVAL: a NULL, an unknown size, policy, access, fork, flag, odp, watch or reach, or a bad round_max. -EOPNOTSUPP:
+ * the device lacks the policy or the access. -ENOSPC: 65536 domains. -ENOSYS: no membarrier(2). -ENOMEM. Or the error
+ * of limits() (-EIO for its -EINVAL). */
 int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *attr,
 			hugepin_domain **ret_);
 

@@ -2,7 +2,7 @@
  * Chooses the range to register for a pin that no existing registration serves:
  * - heap memory: the extent (policy arena), else the hugepages that the range touches, else, on old kernels, the part
  *   in one mapping. The heap's buffers never cross an extent.
- * - other memory: the base pages that the range touches.
+ * - other memory: the base pages that the range touches, or blocks of them (rounding).
  * - a pin with remote access that gets an exact region (state.h): the base pages that the range touches, apart from all
  *   other registrations.
  * - if none of these can be registered: only the base pages, and only for this pin.
@@ -279,12 +279,47 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 	return err ? err : cut_at(*ret_, addr_end);
 }
 
+/* Round the foreign range [start, end) out to aligned blocks, so that a window that moves by a little is found
+ * registered. A block is cut at the bounds of the mapping that the range begins or ends in, because what lies beyond may
+ * have other rights, or be a file's. Only watched memory is rounded: nobody else tells when what no pin asked for goes
+ * away. Blocks take at most a quarter of the budget beyond what pins asked for. hugepin_register() is left alone, since
+ * what lies ready has the lengths that the program named. */
+static bool round_foreign(const hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access,
+			  struct hp_stretch *ret_)
+{
+	const uint64_t most = d->bytes_max / 4;
+	struct hp_stretch first, last;
+	uint64_t more;
+
+	if (!d->round_mask || !d->watched || d->ready || !hp_is_pinning(access) || !((start | end) & d->round_mask) ||
+	    !hp_uffd_mapping(start, &first))
+		return false;
+	last = first;
+	if (end > first.end && !hp_uffd_mapping(end - 1, &last))
+		return false;
+	*ret_ = (struct hp_stretch){ HP_MAX(start & ~d->round_mask, first.start),
+				     HP_MIN((end - 1) | d->round_mask, last.end - 1) + 1 };
+	more = (ret_->end - ret_->start) - (end - start);
+	return more && d->rounded_bytes <= most && more <= most - d->rounded_bytes;
+}
+
+/* A rounded range evicts others only if the exact one would, too. If it cannot be registered, perhaps for a page that
+ * cannot be pinned, the exact one is. */
 static int cover_foreign(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, bool evict,
 			 struct hp_region **ret_)
 {
 	uintptr_t to = start + HP_MIN(end - start, d->len_max);
-	int err = register_union(d, start, to, access, HP_REGION_FOREIGN, 0, evict, true, ret_);
+	struct hp_stretch s;
+	int err;
 
+	if (round_foreign(d, start, end, access, &s) &&
+	    register_union(d, s.start, s.end, access, HP_REGION_FOREIGN, 0,
+			   evict && !hp_region_fits(d, end - start, access, NULL), true, ret_) == 0) {
+		hp_region_notes_of(*ret_)->rounded = (s.end - s.start) - (end - start);
+		d->rounded_bytes += hp_region_notes_of(*ret_)->rounded;
+		return cut_at(*ret_, end);
+	}
+	err = register_union(d, start, to, access, HP_REGION_FOREIGN, 0, evict, true, ret_);
 	return err ? err : cut_at(*ret_, end);
 }
 

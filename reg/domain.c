@@ -165,7 +165,7 @@ static int check_attr(const struct hugepin_attr *a)
 {
 	if (a->policy > HUGEPIN_POLICY_HYBRID || a->fork > HUGEPIN_FORK_DONTFORK || a->flags ||
 	    a->access & ~HP_ACCESS_ALL || a->odp > HUGEPIN_ODP_OPTIMAL || a->watch > HUGEPIN_WATCH_NONE ||
-	    a->reach > HUGEPIN_REACH_EXTENT)
+	    a->reach > HUGEPIN_REACH_EXTENT || a->round_max & (a->round_max - 1))
 		return -EINVAL;
 	return 0;
 }
@@ -254,6 +254,7 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 	d->watch = a->watch;
 	d->watched = d->policy != HUGEPIN_POLICY_ODP && d->policy != HUGEPIN_POLICY_NONE &&
 		     a->watch < HUGEPIN_WATCH_PROGRAM;
+	d->round_mask = a->round_max > hp_base_page ? a->round_max - 1 : 0;
 	d->hold = hold_of(a);
 	d->exact = a->reach == HUGEPIN_REACH_EXACT ? HP_ACCESS_REMOTE : 0;
 	d->expire = a->expire;
@@ -290,7 +291,7 @@ static void empty_domain(hugepin_domain *d)
 	d->gone_seen = hp_stakes_latest();
 	d->gone.count = d->prefetches_count = d->requests_count = 0;
 	d->deregistered_at_ns = 0;
-	d->extent_bytes = 0;
+	d->extent_bytes = d->rounded_bytes = 0;
 	d->places = 0;
 	d->exact_count = 0;
 	memset(d->refused, 0, sizeof d->refused);

@@ -38,6 +38,7 @@ struct hp_region_notes {
 	uint32_t buckets; /* of the lend (lent.h), which is told of the region's end while there are any */
 	uint32_t told; /* as `made`, before anybody was told that the pins are wanted back */
 	bool pinned_since; /* the region was pinned again */
+	size_t rounded; /* by so many bytes rounding made it longer */
 	enum { HP_NOT_WANTED, HP_WANTED, HP_WANTED_TOLD } wanted; /* the pins are wanted back */
 	TAILQ_ENTRY(hp_region_notes) order; /* in domain.wanted, while HP_WANTED */
 };

@@ -183,6 +183,7 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 		d->extent_bytes -= r->on_demand ? 0 : len;
 	}
 	d->exact_count -= hp_region_is_exact(r);
+	d->rounded_bytes -= n->rounded;
 	hp_probe_deregistration(d->number, r->start, len, r->kind, d->deregistered_at_ns - start_ns);
 	if (hp_trace_on)
 		hp_trace(HP_TRACE_DEREGISTER, d, r->start, r->end);

@@ -322,6 +322,8 @@ struct hugepin_domain {
 	uint32_t access_least; /* the access that every registration in the cache has */
 	uint32_t places; /* in the table of regions; guarded by the table's lock */
 	uint64_t extent_bytes; /* bytes of all regions that pin whole extents */
+	uintptr_t round_mask; /* foreign memory is rounded out to blocks: their length less one; 0: to base pages */
+	uint64_t rounded_bytes; /* by which rounding made pinned regions longer */
 	uint32_t exact_count; /* exact regions */
 	uint64_t extent_gen; /* number of the youngest extent that hp_cover_new_extents() has seen */
 	uint64_t deregistered_at_ns;

@@ -489,6 +489,16 @@ static bool mapping_at(uintptr_t addr, struct mapping *ret_)
 	return !err || (err == -ENOSYS && hp_kept_fd(&watch.maps) >= 0 && read_mapping(addr, ret_));
 }
 
+bool hp_uffd_mapping(uintptr_t addr, struct hp_stretch *ret_)
+{
+	struct mapping m;
+
+	if (!mapping_at(addr, &m) || !m.is_private)
+		return false;
+	*ret_ = (struct hp_stretch){ m.start, m.end };
+	return true;
+}
+
 bool hp_uffd_is_private(uintptr_t start, uintptr_t end)
 {
 	struct mapping m;

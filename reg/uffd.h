@@ -16,6 +16,7 @@
 #define HP_REG_UFFD_H
 
 #include "base/base.h"
+#include "base/ranges.h"
 #include "hugepin.h"
 
 /* Start watching, unless it was started before. Call with the lock of opening domains, while no other domain that wants
@@ -63,6 +64,9 @@ void hp_uffd_end(void);
 
 /* Memory outside the heap was unmapped, or is going to be. */
 void hp_uffd_unmapped(uintptr_t start, uintptr_t end);
+
+/* The bounds of the mapping that covers addr, if it is private and no file backs it; else false. */
+bool hp_uffd_mapping(uintptr_t addr, struct hp_stretch *ret_);
 
 /* Whether [start, end) is private memory that no file backs, which only this process can take away. */
 bool hp_uffd_is_private(uintptr_t start, uintptr_t end);
