@@ -135,7 +135,7 @@ int hugepin_sg_fill_recv(const struct hugepin_sg_caps *caps, const struct iovec 
 
 /* A queue of sub-messages for one destination over a queue pair. It sends several sub-messages as one frame. The queue
  * has one owner: one thread at a time may call (HUGEPIN_SGQ_MT: any thread, under a lock). A call while another thread
- * is in one is refused (-EPERM). The queue has no thread of its own: add, poll and hugepin_sg_wc look at deadlines.
+ * is in one is refused (-EBUSY). The queue has no thread of its own: add, poll and hugepin_sg_wc look at deadlines.
  * Callbacks run only in poll, hugepin_sg_wc, flush, close and abort, in the order of the adds, one at a time and
  * without a lock: of several threads, one runs those of all. A callback may add and flush. It may not poll, hand in
  * completions, close or abort (-EBUSY). In a child of fork the queue is the parent's: calls return -ESTALE, except
@@ -180,8 +180,8 @@ enum {
 /* Hand in a completion that the caller has polled, whosever it is: its wr_id leads to the queue, the pool or the lendq,
  * at a cost that does not grow with their number. The completions of one completion queue must come in their order, and
  * none while its queue is being closed or given up. 1: it was one of theirs, whose callbacks were run. 0: it was not,
- * or its work request is no longer out. -EINVAL: NULL. -EBUSY: in a callback of its queue. -EPERM: another thread is in
- * the queue. After these, hand it in again. -EILSEQ, -ENOMEM: it was a lendq's, and as hugepin_lendq_poll; call
+ * or its work request is no longer out. -EINVAL: NULL. -EBUSY: in a callback of its queue, or another thread is in
+ * the queue: hand it in again. -EILSEQ, -ENOMEM: it was a lendq's, and as hugepin_lendq_poll; call
  * hugepin_lend_progress after completions of a lendq. -ESTALE. */
 int hugepin_sg_wc(const struct ibv_wc *wc);
 
@@ -287,7 +287,7 @@ int hugepin_sgq_due(const hugepin_sgq *q, uint64_t *ret_ns);
 int hugepin_sgq_fd(const hugepin_sgq *q);
 
 /* The status of the first work request that failed, and its vendor's error (ret_vendor_err may be NULL).
- * IBV_WC_SUCCESS: none failed. */
+ * IBV_WC_SUCCESS: none failed. IBV_WC_GENERAL_ERR, with 0: it is not known, because q is NULL or the parent's. */
 enum ibv_wc_status hugepin_sgq_wc_status(const hugepin_sgq *q, uint32_t *ret_vendor_err);
 
 /* Close. A sub-message that is held and not posted gets -ECANCELED. -EBUSY: work requests are out, and nothing has
@@ -299,7 +299,7 @@ int hugepin_sgq_close(hugepin_sgq *q);
  * overflowed). The caller has destroyed the queue pair (ibv_destroy_qp) or reset it (IBV_QPS_RESET): a queue pair that
  * still works would read and write memory that others own by then. Every sub-message that is not done gets -ECANCELED;
  * then the queue is freed. Throw its completions away that are still in a completion queue. The domain must still be
- * open. 0; -EINVAL, -EBUSY (in a callback), -EPERM. */
+ * open. 0; -EINVAL; -EBUSY: in a callback, or another thread is in the queue. */
 int hugepin_sgq_abort(hugepin_sgq *q);
 
 /* ------------------------------------------------------------------ messages of a lend: hugepin_lendq(3) */
@@ -352,7 +352,7 @@ int hugepin_lendq_fd(const hugepin_lendq *q);
 
 /* A queue pair that has failed is told to the lend once, by hugepin_lend_gone, in poll or hugepin_sg_wc. From then on no
  * message of the peer is handed in. hugepin_lendq_wc_status returns the status of the first work request of the lendq
- * that failed. IBV_WC_SUCCESS: none failed. */
+ * that failed. IBV_WC_SUCCESS: none failed. IBV_WC_GENERAL_ERR: q is NULL or the parent's. */
 enum ibv_wc_status hugepin_lendq_wc_status(const hugepin_lendq *q);
 
 /* Close. Move the queue pair to the error state before, and hand in its completions. Calls hugepin_lend_gone, if it

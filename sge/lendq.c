@@ -113,7 +113,7 @@ static int take(struct hp_taker *taker, const struct ibv_wc *wc)
 
 enum ibv_wc_status hugepin_lendq_wc_status(const hugepin_lendq *q)
 {
-	return q ? hugepin_sgq_wc_status(q->queue, NULL) : IBV_WC_SUCCESS;
+	return hugepin_sgq_wc_status(q ? q->queue : NULL, NULL);
 }
 
 int hugepin_lendq_due(const hugepin_lendq *q, uint64_t *ret_ns)

@@ -54,10 +54,10 @@ static int note_caller(struct hugepin_sgq *q)
 {
 	const char *caller = atomic_load_explicit(&q->caller, memory_order_relaxed);
 	if (caller)
-		return caller == &self ? 0 : caller == &in_post ? -EBUSY : -EPERM;
+		return caller == &self ? 0 : -EBUSY;
 	if (HP_UNLIKELY(q->flags & HUGEPIN_SGQ_DEBUG))
 		return atomic_compare_exchange_strong_explicit(&q->caller, &caller, &self, memory_order_relaxed,
-							       memory_order_relaxed) ? 0 : -EPERM;
+							       memory_order_relaxed) ? 0 : -EBUSY;
 	atomic_store_explicit(&q->caller, &self, memory_order_relaxed);
 	return 0;
 }
@@ -731,9 +731,9 @@ int hp_sgq_take(struct hp_taker *taker, const struct ibv_wc *wc)
 /* Does not enter the queue, because the caller of a queue without a lock is another thread. */
 enum ibv_wc_status hugepin_sgq_wc_status(const hugepin_sgq *q, uint32_t *ret_vendor_err)
 {
-	if (!q || q->generation != hp_sgq_generation)
-		return IBV_WC_SUCCESS;
-	uint64_t failure = atomic_load_explicit(&q->failure, memory_order_relaxed);
+	uint64_t failure = IBV_WC_GENERAL_ERR;
+	if (q && q->generation == hp_sgq_generation)
+		failure = atomic_load_explicit(&q->failure, memory_order_relaxed);
 	if (ret_vendor_err)
 		*ret_vendor_err = (uint32_t)(failure >> 32);
 	return (enum ibv_wc_status)(uint32_t)failure;
