@@ -4,7 +4,9 @@
  */
 #include <sys/wait.h>
 
+#include "base/stats.h"
 #include "reg/domain.h"
+#include "reg/domains.h"
 #include "reg/stakes.h"
 #include "reg/uffd.h"
 #include "reg/unmapping.h"
@@ -258,6 +260,31 @@ TEST(a_thousand_domains_pin_the_same_memory_and_each_its_own)
 	hugepin_free(common);
 	hugepin_free(p);
 	munmap(foreign, (size_t)MANY * 4096);
+}
+
+/* The table as if it were full: those that were never used are taken, too. */
+TEST(where_all_places_are_taken_no_domain_is_opened_until_one_is_closed)
+{
+	T_STAYS(4 * MANY, "each domain's tables are kept for the next one");
+	static hugepin_domain *d[4 * MANY];
+	hugepin_domain *more = NULL;
+	uint32_t *used, was;
+	int n = 0, err = 0;
+
+	d[n++] = open_lru();
+	used = (uint32_t *)(uintptr_t)hp_exposed.view.domain.used;
+	was = *used;
+	*used = HP_DOMAINS_MAX;
+	while (n < 4 * MANY && (err = hugepin_domain_open(&device_backend, &device, NULL, &d[n])) == 0)
+		n++;
+	EXPECT_EQ(err, -ENOSPC);
+	EXPECT_EQ((uint32_t)n, was);
+	EXPECT_EQ(hugepin_domain_close(d[0]), 0);
+	d[0] = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, NULL, &more), -ENOSPC);
+	*used = was;
+	while (n--)
+		EXPECT_EQ(hugepin_domain_close(d[n]), 0);
 }
 
 /* What hugepin_forget() and an unmapping look at, with so many domains open, of which one has the memory. */
