@@ -299,6 +299,7 @@ static void empty_domain(hugepin_domain *d)
 	d->ready = NULL;
 	TAILQ_INIT(&d->wanted);
 	d->hinted = false;
+	d->is_trusting = false; /* in a child of fork it may say so of the parent's list */
 	hp_attention_lower(d, UINT32_MAX);
 	memset(&d->stats, 0, sizeof d->stats);
 	d->stats.version = HUGEPIN_VERSION;
@@ -361,6 +362,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 		d->pid = hp_pid();
 		hp_serve_open();
 		hp_answer_open();
+		hp_uffd_trust(d);
 		hp_domains_add(d);
 		hp_uffd_wait(); /* events that are read from now on reach this domain */
 		hp_heap_set_hooks(&heap_hooks);
@@ -464,6 +466,7 @@ int hugepin_domain_close(hugepin_domain *d)
 	hp_lock(&d->lock);
 	add_domain(d, &closed);
 	hp_domains_remove(d);
+	hp_uffd_distrust(d);
 	if (d->watched && --watched == 0)
 		hp_uffd_end();
 	hp_helper_close(d);
@@ -477,6 +480,7 @@ int hugepin_domain_close(hugepin_domain *d)
 	if (d->backend->close)
 		d->backend->close(d->ctx);
 	hp_answer_closed(d);
+	hp_stakes_forget(d); /* hints are left */
 	hp_domains_end_closing(d); /* the domain's memory may be used again */
 	hp_foreign_end(state);
 	return (int)HP_MIN(kept, (uint64_t)INT_MAX);

@@ -60,8 +60,7 @@ bool hp_lent_settle(hugepin_domain *d)
 {
 	bool settled = !d->watched || hp_uffd_settle(0);
 
-	if (hp_attention_is(d, HP_BUSY))
-		hp_uffd_wait();
+	hp_uffd_heed(d);
 	hear(d);
 	return settled;
 }

@@ -43,8 +43,7 @@ bool hp_pin_settled(const hugepin_domain *d, const void *addr, size_t len)
 
 void hp_pin_enter(hugepin_domain *d)
 {
-	if (hp_attention_is(d, HP_BUSY))
-		hp_uffd_wait();
+	hp_uffd_heed(d);
 	atomic_fetch_add_explicit(&d->waiting, 1, memory_order_relaxed);
 	hp_lock(&d->lock);
 	atomic_fetch_sub_explicit(&d->waiting, 1, memory_order_relaxed);
@@ -221,8 +220,7 @@ static bool find_now(hugepin_domain *d, const void *addr, size_t len, unsigned a
 
 	if (d->watched && !hp_in_span(d, (uintptr_t)addr) && hp_must_ask(d) && hp_uffd_ask() != HP_QUIET)
 		return false;
-	if (hp_attention_is(d, HP_BUSY))
-		hp_uffd_wait();
+	hp_uffd_heed(d);
 	if (!hp_trylock(&d->lock))
 		return false;
 	hp_gone_drain(d);
@@ -268,8 +266,7 @@ bool hp_pin_for(hugepin_domain *d, const struct hp_pin_request *q, struct hugepi
 	}
 	if (once == HP_CACHED && !hp_pin_settled(d, q->addr, q->len))
 		once = HP_ONCE_CHANGING;
-	if (hp_attention_is(d, HP_BUSY))
-		hp_uffd_wait();
+	hp_uffd_heed(d);
 	if (!hp_domain_lock_soon(d))
 		return false;
 	hp_gone_drain(d);

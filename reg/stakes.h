@@ -20,7 +20,7 @@ void hp_stakes_remove(struct hp_stake *h);
 /* d has more hints and requests than before, or fewer: while it has any, it is asked for all memory. */
 void hp_stakes_listen(hugepin_domain *d, int more);
 
-/* d, which is being opened, has none. */
+/* d, which is being opened or was closed, has none. */
 void hp_stakes_forget(hugepin_domain *d);
 
 /* Keep a range that goes away. latest() is the number of such ranges so far. */

@@ -134,8 +134,9 @@ RB_HEAD(hp_length_tree, hp_region);
  * and hp_attention_lower() change the word.
  *
  *	bit      up: raised by; down: lowered by; acted on by; pairs with
- *	BUSY     up: uffd.c, before it reads events; down: uffd.c, when the ranges of these events are queued
- *	         pins: hp_pin_enter() waits until it is down; pairs with attention_of()
+ *	BUSY     up: uffd.c, before it reads events; down: uffd.c, when the ranges of these events are queued, or, where
+ *	         it was left up because many domains are open, at the next pin (hp_uffd_heed())
+ *	         pins: hp_pin_enter() waits until the events are queued; pairs with attention_of()
  *	PENDING  up: hp_gone_tell(), with a range; down: hp_gone_drain(), when no tag in the queued ranges is left
  *	         pins: hp_pin_enter() drains, and so does the service thread; pairs with attention_of(): if it is
  *	         lowered, the tags are gone
@@ -346,6 +347,9 @@ struct hugepin_domain {
 	struct hp_stake everywhere;
 	uint32_t listening;
 	uint64_t found; /* by this walk */
+	/* Guarded by a lock of uffd.c. */
+	LIST_ENTRY(hugepin_domain) trusts;
+	bool is_trusting;
 
 	struct hp_lock queue_lock; /* a leaf lock (queue.h) */
 	struct hp_gone gone; /* ranges whose memory went away */

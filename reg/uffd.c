@@ -17,6 +17,7 @@
 #include "base/sys.h"
 #include "base/thread.h"
 #include "reg/domains.h"
+#include "reg/queue.h"
 #include "reg/watched.h"
 
 #ifndef UFFD_USER_MODE_ONLY
@@ -83,6 +84,16 @@ static struct {
 	size_t parts_max, refused; /* refused: parts since parts_max was last looked up */
 } watched = { .lock = HP_LOCK_INIT(HP_LOCK_RANK_WATCHED) };
 
+/* Domains of which a pin may be a hit without looking whether the watcher is reading: it raises BUSY in these. Their
+ * number is kept small, so that who unmaps does not wait for long: the bit stays up in the others, and the next pin
+ * there has its domain added. The lock is a queue's (queue.h). */
+enum { TRUSTING_MAX = 64 };
+static struct {
+	struct hp_lock lock;
+	LIST_HEAD(, hugepin_domain) list;
+	bool reading;
+} trusting = { .lock = HP_LOCK_INIT(HP_LOCK_RANK_GONE) };
+
 /* A function that queues a range in the domains that have something there. Sealed, since the watcher calls it. */
 static HP_SEALED(struct { void (*tell)(const struct hp_range *range); }) gone_hook;
 
@@ -105,16 +116,59 @@ static bool keep_descriptor(struct hp_kept *k, int fd)
 
 /* ------------------------------------------------------------------ the thread */
 
-static void raise_busy(hugepin_domain *d, void *unused)
+static void begin_reading(void)
 {
-	(void)unused;
-	hp_attention_raise(d, HP_BUSY);
+	const uint64_t mask = hp_queue_lock_any(&trusting.lock);
+	hugepin_domain *d;
+
+	trusting.reading = true;
+	LIST_FOREACH(d, &trusting.list, trusts)
+		hp_attention_raise(d, HP_BUSY);
+	hp_queue_unlock_any(&trusting.lock, mask);
 }
 
-static void lower_busy(hugepin_domain *d, void *unused)
+static void end_reading(void)
 {
-	(void)unused;
-	hp_attention_lower(d, HP_BUSY);
+	const uint64_t mask = hp_queue_lock_any(&trusting.lock);
+	hugepin_domain *d, *next;
+	unsigned n = 0;
+
+	trusting.reading = false;
+	for (d = LIST_FIRST(&trusting.list); d; d = next) {
+		next = LIST_NEXT(d, trusts);
+		if (n++ < TRUSTING_MAX) {
+			hp_attention_lower(d, HP_BUSY);
+			continue;
+		}
+		LIST_REMOVE(d, trusts);
+		d->is_trusting = false;
+	}
+	hp_queue_unlock_any(&trusting.lock, mask);
+}
+
+void hp_uffd_trust(hugepin_domain *d)
+{
+	const uint64_t mask = hp_queue_lock_any(&trusting.lock);
+
+	if (!d->is_trusting) {
+		d->is_trusting = true;
+		LIST_INSERT_HEAD(&trusting.list, d, trusts);
+		if (trusting.reading)
+			hp_attention_raise(d, HP_BUSY);
+		else
+			hp_attention_lower(d, HP_BUSY);
+	}
+	hp_queue_unlock_any(&trusting.lock, mask);
+}
+
+void hp_uffd_distrust(hugepin_domain *d)
+{
+	const uint64_t mask = hp_queue_lock_any(&trusting.lock);
+
+	if (d->is_trusting)
+		LIST_REMOVE(d, trusts);
+	d->is_trusting = false;
+	hp_queue_unlock_any(&trusting.lock, mask);
 }
 
 static void tell_gone(uint64_t start, uint64_t end, bool discarded)
@@ -175,7 +229,7 @@ static bool read_round(int fd)
 	}
 	turn_round();
 	/* Raise BUSY before the event is read: the thread that unmaps waits for the read, and so finds BUSY raised. */
-	hp_domains_each(raise_busy, NULL);
+	begin_reading();
 	n = hp_sys(SYS_read, fd, m, trying ? sizeof *m : sizeof m);
 	/* possible under a sanitizer, where the thread shares the program's table */
 	lost = n < 0 && n != -EAGAIN && n != -EINTR;
@@ -185,7 +239,7 @@ static bool read_round(int fd)
 	}
 	for (long i = 0; i < n / (long)sizeof *m; i++)
 		handle_event(&m[i]);
-	hp_domains_each(lower_busy, NULL);
+	end_reading();
 	turn_round();
 	/* seq_cst: a thread that set `waiters` has seen an older round, or waits; pairs with hp_uffd_wait(). */
 	if (atomic_exchange_explicit(&watch.waiters, 0, memory_order_seq_cst))
@@ -255,6 +309,14 @@ static uint64_t get_patience(void)
 static void set_patience(uint64_t ns)
 {
 	atomic_store_explicit(&watch.patience_ns, ns, memory_order_relaxed);
+}
+
+void hp_uffd_heed(hugepin_domain *d)
+{
+	if (!hp_attention_is(d, HP_BUSY))
+		return;
+	hp_uffd_wait();
+	hp_uffd_trust(d);
 }
 
 bool hp_uffd_settle(uint64_t worth_ns)
@@ -693,6 +755,9 @@ void hp_uffd_child(void)
 	hp_kept_close(&watch.maps);
 	hp_lock_reset(&watch.maps_lock);
 	hp_lock_reset(&watched.lock);
+	hp_lock_reset(&trusting.lock);
+	LIST_INIT(&trusting.list);
+	trusting.reading = false;
 	hp_watched_clear(&watched.set);
 	hp_thread_child(&watch.thread);
 	atomic_store_explicit(&watch.round, 0, memory_order_relaxed);

@@ -5,7 +5,7 @@
  * that no file backs is watched.
  *
  * A thread that unmaps waits until its event is read. So the watcher must never wait for a lock that is held across an
- * unmap. It raises HP_BUSY in the domains, reads, queues the ranges, and lowers HP_BUSY.
+ * unmap. It raises HP_BUSY in the domains where it is not up, reads, queues the ranges, and lowers HP_BUSY.
  *
  * The event comes only when the addresses are already free. But the kernel counts the changes under way, from before
  * the addresses are free until the event has been read and the unmapping thread goes on. Since a request to a
@@ -42,6 +42,14 @@ bool hp_uffd_settle(uint64_t worth_ns);
 
 /* Wait until the events that are being read, if any, are queued: some microseconds. */
 void hp_uffd_wait(void);
+
+/* The same, if d has BUSY up; from now on pins may rely on the bit. */
+void hp_uffd_heed(hugepin_domain *d);
+
+/* trust(): before each read the watcher raises BUSY in d, and lowers it afterwards, unless there are many such domains;
+ * then it stays up, and hp_uffd_heed() has d added again. When d is opened. distrust(): when it is closed. */
+void hp_uffd_trust(hugepin_domain *d);
+void hp_uffd_distrust(hugepin_domain *d);
 
 /* Watch [start, end) of the heap from now on, as far as possible. May be called any number of times. */
 void hp_uffd_watch_heap(uintptr_t start, uintptr_t end);

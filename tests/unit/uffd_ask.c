@@ -268,6 +268,35 @@ static void *let_reader_go(void *unused)
 	return unused;
 }
 
+TEST_BY(in_child, of_many_domains_the_watcher_lowers_the_bit_in_few_and_the_next_pin_in_each_other)
+{
+	enum { MANY = 200, FEW = 64 };
+	static hugepin_domain *d[MANY];
+	char *p = map(MIB), *q = map(MIB);
+	unsigned up = 0;
+
+	for (int i = 0; i < MANY; i++) {
+		d[i] = open_with(0);
+		EXPECT_EQ(made(d[i], p), 1);
+	}
+	EXPECT_EQ(made(d[0], q), 1);
+	munmap(q, MIB);
+	hp_uffd_wait();
+	for (int i = 0; i < MANY; i++)
+		up += d[i]->attention & HP_BUSY ? 1 : 0;
+	EXPECT_EQ(up, MANY - FEW);
+	for (int i = 0; i < MANY; i += 2) {
+		EXPECT_EQ(made(d[i], p), 0);
+		EXPECT(!(d[i]->attention & HP_BUSY));
+	}
+	munmap(p, MIB); /* heard of in each, whether its bit was up or not */
+	hp_uffd_wait();
+	p = mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+	EXPECT(p != MAP_FAILED);
+	for (int i = 0; i < MANY; i++)
+		EXPECT_EQ(made(d[i], p), 1);
+}
+
 TEST_BY(in_child, while_events_are_read_pins_wait_and_see_what_they_say)
 {
 	hugepin_domain *d = open_with(0);
