@@ -32,7 +32,7 @@ struct hp_view {
 	struct {
 		/* addresses of the pointer to the table, and of the number of entries that were ever in use */
 		uint64_t regions, used;
-		uint32_t stride, start, end, domain, state, kind;
+		uint32_t stride, start, end, domain, state, kind, made; /* made: pins before it was registered */
 	} region;
 	struct {
 		uint64_t first; /* address of the pointer to the newest thread's counters */

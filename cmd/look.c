@@ -194,7 +194,7 @@ static struct hp_look_domain *new_domain(struct hp_look *look)
 	return &look->domain[look->domains];
 }
 
-static int read_domain(const struct hp_source *s, struct hp_look *look, const struct hp_look *before, uint32_t number)
+static int read_domain(const struct hp_source *s, struct hp_look *look, uint32_t number)
 {
 	__typeof__(look->view.domain) *v = &look->view.domain;
 	struct hp_look_domain *d = new_domain(look);
@@ -212,15 +212,13 @@ static int read_domain(const struct hp_source *s, struct hp_look *look, const st
 	read_name(s, word_at(raw, v->size, v->backend_name), d->backend, sizeof d->backend);
 	if (v->stats <= v->size)
 		memcpy(&d->stats, raw + v->stats, least(least(v->stats_size, sizeof d->stats), v->size - v->stats));
-	if (before)
-		differ(d, same(before, d));
 	if (look->view.lend.stride && word_at(raw, v->size, look->view.lend.hooks))
 		read_lend(s, look, d, word_at(raw, v->size, look->view.lend.lend));
 	look->domains++;
 	return 0;
 }
 
-static int read_domains(const struct hp_source *s, struct hp_look *look, const struct hp_look *before)
+static int read_domains(const struct hp_source *s, struct hp_look *look)
 {
 	const uint32_t used = half(s, look->view.domain.used), all = used < DOMAINS_MAX ? used : DOMAINS_MAX;
 	uint8_t open[STEP];
@@ -236,7 +234,7 @@ static int read_domains(const struct hp_source *s, struct hp_look *look, const s
 			if (open[i] && look->domains == HP_LOOK_DOMAINS)
 				look->domains_more++;
 			else if (open[i])
-				err = read_domain(s, look, before, at + i);
+				err = read_domain(s, look, at + i);
 	}
 	return err;
 }
@@ -294,6 +292,7 @@ static void add_region(struct hp_look *look, const struct owner *owners, const u
 		.start = word_at(raw, size, v->start),
 		.end = word_at(raw, size, v->end),
 		.index = index,
+		.before = half_at(raw, size, v->made),
 		.state = (uint8_t)state,
 		.kind = (uint8_t)half_at(raw, size, v->kind),
 		.backing = -1,
@@ -465,7 +464,15 @@ static void count_pins(struct hp_look *look, const struct hp_look *before, const
 		const bool known = before && r->index < before->used;
 		r->out = out[r->index];
 		r->pins = before ? look->made[r->index] - (known ? before->made[r->index] : 0) : 0;
-		numbered(look, r->domain)->out += r->out;
+		d = numbered(look, r->domain);
+		d->out += r->out;
+		d->stats.hits += look->made[r->index] - r->before;
+	}
+	/* The process has only the hits of registrations that have ended, less those that were none. */
+	for (d = look->domain; d < look->domain + look->domains; d++) {
+		d->stats.hits = (int64_t)d->stats.hits < 0 ? 0 : d->stats.hits;
+		if (before)
+			differ(d, same(before, d));
 	}
 }
 
@@ -514,7 +521,7 @@ int hp_look(const struct hp_source *source, uint64_t page, uint64_t now_ns, uint
 		look->at_ns = now_ns;
 		look->passed_ns = before && now_ns > before->at_ns ? now_ns - before->at_ns : 0;
 		if (look->view.domain.domains) {
-			err = read_domains(s, look, before);
+			err = read_domains(s, look);
 			err = err ? err : choose_shown(look);
 			/* stride 0: the process is still filling in its view. Reading entries of 0 bytes would never
 			 * end. */

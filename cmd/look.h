@@ -27,6 +27,7 @@ struct hp_look_region {
 	uint32_t index;
 	uint32_t out; /* pins out now */
 	uint32_t pins; /* pins made since the last look */
+	uint32_t before; /* pins made at its index before it was registered */
 	uint8_t state, kind; /* enum hp_look_state, enum hp_look_kind */
 	int8_t backing; /* HUGEPIN_KIND_* of its weakest page; -1: not known */
 	bool in_heap;

@@ -263,7 +263,16 @@ const struct hugepin_backend *hugepin_mlock(void);
 	X(cost_error, n, "mean error of this estimate, in thousandths") \
 	X(crowded, c, "registrations that found as many others as the device, or pinned_regions_max, allows") \
 	X(brought_bytes, Bc, "on-demand memory that the device was made to bring in") \
-	X(prefetched_late, c, "announced transfers whose next phase was told before the service thread came to them")
+	X(prefetched_late, c, "announced transfers whose next phase was told before the service thread came to them") \
+	X(hits, c, "pins and lookups that found memory registered") \
+	X(uncached_policy, c, "of the uncached, under policy none") \
+	X(uncached_asked, c, "by HUGEPIN_PIN_UNCACHED") \
+	X(uncached_changing, c, "while another thread was changing mappings") \
+	X(uncached_shared, c, "of shared memory or a file") \
+	X(uncached_unwatched, c, "of memory that nobody watches, or that the kernel refuses to watch") \
+	X(uncached_discarded, c, "of memory of which the program had discarded a part") \
+	X(uncached_budget, c, "since what would be cached exceeds the budget or a limit") \
+	X(uncached_other, c, "since the device refused what would be cached, or the heap did not have it")
 
 struct hugepin_domain_stats {
 	uint64_t version; /* HUGEPIN_VERSION of the library that filled it */
@@ -273,7 +282,8 @@ struct hugepin_domain_stats {
 };
 typedef struct hugepin_domain_stats hugepin_domain_stats_t;
 
-/* Copy a domain's statistics, as hugepin_stats does. Never blocks. */
+/* Copy a domain's statistics, as hugepin_stats does. Never blocks, but adds up hits from the counts that each thread
+ * keeps for each registration. */
 int hugepin_domain_stats(hugepin_domain *, struct hugepin_domain_stats *ret_, size_t size);
 
 /* What the device did about memory that is registered on demand, in pages: of all that is registered now. Deregistered

@@ -354,6 +354,23 @@ static bool is_for_demand(int err)
 	       err == -EADDRINUSE || err == -EBUSY;
 }
 
+static void count_once(hugepin_domain *d, enum hp_once why)
+{
+	switch (why) {
+	case HP_ONCE_POLICY: HP_DSTAT(d, uncached_policy, 1); break;
+	case HP_ONCE_ASKED: HP_DSTAT(d, uncached_asked, 1); break;
+	case HP_ONCE_CHANGING: HP_DSTAT(d, uncached_changing, 1); break;
+	case HP_ONCE_SHARED: HP_DSTAT(d, uncached_shared, 1); break;
+	case HP_ONCE_UNWATCHED:
+	case HP_ONCE_UNWATCHABLE: HP_DSTAT(d, uncached_unwatched, 1); break;
+	case HP_ONCE_DISCARDED: HP_DSTAT(d, uncached_discarded, 1); break;
+	case HP_ONCE_BUDGET: HP_DSTAT(d, uncached_budget, 1); break;
+	case HP_ONCE_LENGTH:
+	case HP_ONCE_LOST:
+	case HP_ONCE_DEVICE: HP_DSTAT(d, uncached_other, 1); break;
+	}
+}
+
 static int cover_once(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_once why,
 		      struct hp_region **ret_)
 {
@@ -365,6 +382,7 @@ static int cover_once(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigne
 		err = hp_region_register(d, start, to, access | HUGEPIN_ON_DEMAND, HP_REGION_UNCACHED, 0, true, ret_);
 	if (err)
 		return err;
+	count_once(d, why);
 	hp_probe_uncached(d->number, start, to - start, why);
 	return cut_at(*ret_, end);
 }

@@ -29,6 +29,8 @@
 #include "reg/trace.h"
 #include "reg/uffd.h"
 
+enum { HITS_LOOKS = 4 };
+
 /* The number of open domains whose foreign memory is watched, by the kernel or by announcements. Guarded by the lock of
  * opening. */
 static unsigned watched;
@@ -112,8 +114,16 @@ static void add_sums(struct hp_pin_sums *ret_)
 
 	*ret_ = closed;
 	hp_domains_each(add_domain, ret_);
-	for (uint32_t i = 0; i < used && ret_->domains; i++)
-		ret_->pins += hp_counts_made(i);
+	for (uint32_t i = 0; i < used && ret_->domains; i++) {
+		const struct hp_region *r = &hp_regions[i];
+		const uint32_t made = hp_counts_made(i);
+
+		ret_->pins += made;
+		if (i && HP_READ(r->state) != HP_REGION_FREE)
+			ret_->stats.hits += (uint32_t)(made - HP_READ(r->made));
+	}
+	if ((int64_t)ret_->stats.hits < 0) /* see hp_add_hits() */
+		ret_->stats.hits = 0;
 	ret_->pins -= HP_MIN(ret_->pins, atomic_load_explicit(&hp_counts_undone, memory_order_relaxed));
 }
 
@@ -486,6 +496,30 @@ int hugepin_domain_close(hugepin_domain *d)
 	return (int)HP_MIN(kept, (uint64_t)INT_MAX);
 }
 
+/* Add the pins of registrations that are there to those that stats.hits has. A registration that ends meanwhile may be
+ * seen twice or not at all, so look again; after some looks, the result is a little wrong. */
+static uint64_t hits_of(const hugepin_domain *d)
+{
+	uint64_t hits, ended;
+	unsigned looks = HITS_LOOKS;
+
+	do {
+		uint64_t left = HP_DSTAT_GET(d, regions);
+
+		ended = HP_DSTAT_GET(d, deregistered);
+		hits = HP_DSTAT_GET(d, hits);
+		for (uint32_t i = 1, used = hp_regions_used(); i < used && left; i++) {
+			const struct hp_region *r = &hp_regions[i];
+
+			if (HP_READ(r->state) == HP_REGION_FREE || HP_READ(r->domain) != d)
+				continue;
+			hits += (uint32_t)(hp_counts_made(i) - HP_READ(r->made));
+			left--;
+		}
+	} while (HP_DSTAT_GET(d, deregistered) != ended && --looks);
+	return (int64_t)hits < 0 ? 0 : hits;
+}
+
 int hugepin_domain_stats(hugepin_domain *d, struct hugepin_domain_stats *ret_, size_t size)
 {
 	struct hugepin_domain_stats s = { .version = HUGEPIN_VERSION };
@@ -495,6 +529,7 @@ int hugepin_domain_stats(hugepin_domain *d, struct hugepin_domain_stats *ret_, s
 #define COPY(name, unit, sentence) s.name = HP_DSTAT_GET(d, name);
 	HUGEPIN_DOMAIN_STATS_LIST(COPY)
 #undef COPY
+	s.hits = hits_of(d);
 	memcpy(ret_, &s, HP_MIN(size, sizeof s));
 	return (int)sizeof s;
 }

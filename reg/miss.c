@@ -106,15 +106,18 @@ static void pin_region(hugepin_domain *d, struct hp_region *r, uintptr_t addr, s
 int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, uint64_t time,
 		      uint64_t site, struct hugepin_pin *ret_)
 {
-	uint64_t registered = d->stats.registered;
+	uint64_t registered = d->stats.registered, misses = d->stats.misses;
 	struct hp_region *r;
 	int err = hp_cover_pin(d, addr, len, access & d->access_mask, once, &r);
 
-	if (err)
+	if (err) {
 		HP_DSTAT(d, nobufs, err == -ENOBUFS);
-	else
-		pin_region(d, r, (uintptr_t)addr, len, time, site, d->stats.registered != registered, ret_);
-	return err;
+		return err;
+	}
+	pin_region(d, r, (uintptr_t)addr, len, time, site, d->stats.registered != registered, ret_);
+	if (d->stats.misses != misses)
+		hp_add_hits(d, (uint64_t)-1);
+	return 0;
 }
 
 void hp_pin_tell_crowded(const hugepin_domain *d, const void *addr, size_t len, int err)

@@ -115,6 +115,8 @@ HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 	atomic_fetch_add_explicit(&hp_counts_undone, 1, memory_order_relaxed);
 	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
 	d = HP_READ(hp_regions[index].domain);
+	if (d && HP_READ(hp_regions[index].state) != HP_REGION_FREE)
+		hp_add_hits(d, (uint64_t)-1);
 	if (d && atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RETIRED)
 		unpin_retired(d, index);
 }
@@ -371,6 +373,14 @@ static bool all_stand(hugepin_domain *d, const struct hugepin_pin *pins, int n)
 	return true;
 }
 
+/* Give pins back that did not come about, and count them as none. */
+static HP_COLD void undo(hugepin_domain *d, struct hugepin_pin *pins, int n)
+{
+	atomic_fetch_add_explicit(&hp_counts_undone, (uint64_t)n, memory_order_relaxed);
+	hp_add_hits(d, (uint64_t)-n);
+	hugepin_unpinv(d, pins, n);
+}
+
 static __attribute__((noinline)) int try_otherwise(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 						   hugepin_pinned_fn done, void *arg, struct hugepin_pin *ret_,
 						   uint64_t site, struct found f)
@@ -394,7 +404,7 @@ static __attribute__((noinline)) int try_asking(hugepin_domain *d, const void *a
 	if (f.how == AGAIN)
 		f.how = look_again(d, f.index, (uintptr_t)addr, len, access, &pin, false);
 	if (f.how != NOTHING && !all_stand(d, &pin, 1)) {
-		hugepin_unpin(d, &pin);
+		undo(d, &pin, 1);
 		f.how = NOTHING;
 	}
 	if (f.how == NOTHING)
@@ -722,7 +732,7 @@ static HP_COLD int pin_and_ask(hugepin_domain *d, const struct iovec *v, int n, 
 
 	if (pins <= 0 || all_stand(d, ret_, pins))
 		return pins;
-	hugepin_unpinv(d, ret_, pins);
+	undo(d, ret_, pins);
 	return pin_each(d, v, n, access, ret_, max, false, site);
 }
 

@@ -52,6 +52,7 @@ static void expose_regions(void)
 	v->domain = offsetof(struct hp_region, domain);
 	v->state = offsetof(struct hp_region, state);
 	v->kind = offsetof(struct hp_region, kind);
+	v->made = offsetof(struct hp_region, made);
 }
 
 /* Memory for a step of regions. */
@@ -95,12 +96,7 @@ void hp_regions_child(void)
 
 uint32_t hp_regions_used(void)
 {
-	uint32_t used;
-
-	hp_lock(&table.lock);
-	used = table.used;
-	hp_unlock(&table.lock);
-	return used;
+	return HP_READ(table.used); /* pairs with hp_region_new() */
 }
 
 /* Whether a place is beyond those that d is sure of, if d has so many with this one. */
@@ -124,8 +120,9 @@ struct hp_region *hp_region_new(hugepin_domain *d)
 	} else if (may && table.used < HP_REGIONS_MAX) {
 		if (table.used < table.opened || open_table(table.opened)) {
 			r = &hp_regions[table.used];
-			if (table.used++ >= table.opened)
+			if (table.used >= table.opened)
 				table.opened += TABLE_STEP;
+			HP_WRITE(table.used, table.used + 1);
 		}
 	}
 	if (r) {

@@ -32,11 +32,10 @@ struct hp_region_notes {
 	 * numbers are later. */
 	uint32_t before, count; /* before: pins made before the noted ones; count: noted pins */
 	bool hit; /* a pin was made since that is not noted */
-	uint32_t made; /* pins made at this index before the region was registered */
 	bool pinned; /* the region was pinned */
-	uint32_t idle; /* as `made`, before the lend gave its last pin back (lent.h) */
+	uint32_t idle; /* as hp_region.made, before the lend gave its last pin back (lent.h) */
 	uint32_t buckets; /* of the lend (lent.h), which is told of the region's end while there are any */
-	uint32_t told; /* as `made`, before anybody was told that the pins are wanted back */
+	uint32_t told; /* as hp_region.made, before anybody was told that the pins are wanted back */
 	bool pinned_since; /* the region was pinned again */
 	size_t rounded; /* by so many bytes rounding made it longer */
 	enum { HP_NOT_WANTED, HP_WANTED, HP_WANTED_TOLD } wanted; /* the pins are wanted back */
@@ -70,7 +69,7 @@ enum { HP_REGIONS_SURE = 64 };
 struct hp_region *hp_region_new(hugepin_domain *d);
 void hp_region_free(hugepin_domain *d, struct hp_region *r);
 
-/* All indexes that were ever in use are below this number. */
+/* All indexes that were ever in use are below this number. Takes no lock. */
 uint32_t hp_regions_used(void);
 
 /* Called in the child of fork, which has no regions. */

@@ -85,7 +85,7 @@ static bool is_handed_out(const struct hp_region *r)
 
 	if (!(r->access & HP_ACCESS_REMOTE))
 		return false;
-	n->pinned = n->pinned || made_of(r) != n->made;
+	n->pinned = n->pinned || made_of(r) != r->made;
 	return n->pinned;
 }
 
@@ -173,6 +173,8 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 		TAILQ_REMOVE(&d->wanted, n, order);
 	tell_end(d, r, false);
 	hp_region_call_dereg(d, &r->reg);
+	hp_add_hits(d, made_of(r) - r->made);
+	HP_WRITE(r->made, made_of(r));
 	HP_DSTAT(d, deregistered_ns, d->deregistered_at_ns - start_ns);
 	HP_DSTAT(d, deregistered, 1);
 	HP_DSTAT(d, regions, -1);

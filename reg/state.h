@@ -120,6 +120,7 @@ struct hp_region {
 	RB_ENTRY(hp_region) node; /* in domain.tree, domain.exact_tree or domain.waiting_tree */
 	uint64_t number; /* of this registration: no other one has it */
 	uint32_t gen;
+	uint32_t made; /* pins made at this index before the region was registered; read without the lock for statistics */
 	bool cut; /* ends before the range that was wanted, since it could not be longer */
 	bool on_demand; /* pins no memory: the device follows the program's mappings */
 	bool is_aside; /* in domain.aside */
@@ -412,6 +413,14 @@ static inline struct hp_granule *hp_granule_at(const hugepin_domain *d, uintptr_
 {
 	return (struct hp_granule *)(d->granule + (addr >> (HP_PAGE_SHIFT - HP_GRANULE_SHIFT) &
 						   -(uintptr_t)sizeof(struct hp_granule)));
+}
+
+/* stats.hits has the pins of registrations that have ended, less those that were undone or had to register. Its reader
+ * adds the pins of the others, by the counts of threads (hp_region.made), because a hit counts nowhere else. So it may
+ * be below 0 until then. relaxed: a number. */
+static inline void hp_add_hits(hugepin_domain *d, uint64_t n)
+{
+	__atomic_fetch_add(&d->stats.hits, n, __ATOMIC_RELAXED);
 }
 
 /* Access to a domain's statistics. The struct is public, so its members cannot be _Atomic. HP_DSTAT counts under the

@@ -230,6 +230,8 @@ TEST(pins_of_all_threads_since_the_last_look_are_counted)
 	EXPECT_EQ(now.domain[0].pins, 100);
 	EXPECT_EQ(now.domain[0].region->pins, 100);
 	EXPECT_EQ(now.domain[0].since.misses, 0);
+	EXPECT_EQ(now.domain[0].stats.hits, 106);
+	EXPECT_EQ(now.domain[0].since.hits, 100);
 	EXPECT(hp_look_hit_rate(&now.domain[0]) > 0.9999);
 	for (size_t i = 1; i <= 10; i++)
 		touch(d, work.p + i * 8192, 4096, 2);
@@ -251,6 +253,8 @@ TEST(pins_of_all_threads_since_the_last_look_are_counted)
 	look();
 	EXPECT_EQ(now.domain[0].regions, 0);
 	EXPECT_EQ(now.domain[0].pins, 5);
+	EXPECT_EQ(now.domain[0].stats.hits, 121);
+	EXPECT_EQ(stats_of(d).hits, 121);
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 	look_away();
 }

@@ -159,6 +159,7 @@ TEST_BY(in_child, what_changes_for_long_is_registered_for_each_pin)
 	EXPECT_EQ(hugepin_sg_key(d, p, 1, 0, &pin), -ENOKEY);
 	EXPECT(hp_clock_ns() - begun < UINT64_C(10000000000));
 	EXPECT_EQ(stats_of(d).uncached, 20);
+	EXPECT_EQ(stats_of(d).uncached_changing, 20);
 	answers(EAGAIN, 2); /* and then no more */
 	EXPECT_EQ(made(d, p), 0);
 	EXPECT_EQ(hugepin_sg_key(d, p, 1, 0, &pin), 0);

@@ -64,6 +64,8 @@ counters! { hugepin_domain_stats: pinned_bytes pinned_peak_bytes regions extents
     registered_bytes registered_ns deregistered deregistered_ns ahead evicted merged widened invalidated decayed
     uncached cut refused nobufs failed prefetched prefetched_otherwise released repinned late records_lost helper_ns
     sharers helper_delay_ns cost_fixed_ns cost_page_ns cost_error crowded brought_bytes prefetched_late
+    hits uncached_policy uncached_asked uncached_changing uncached_shared uncached_unwatched uncached_discarded
+    uncached_budget uncached_other
 }
 
 #[rustfmt::skip] // a function a line, or two
