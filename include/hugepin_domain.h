@@ -165,14 +165,20 @@ enum { HUGEPIN_WATCH_DEFAULT, HUGEPIN_WATCH_KERNEL, HUGEPIN_WATCH_PROGRAM, HUGEP
  *          that may see, or write, the whole heap. Fewer registrations */
 enum { HUGEPIN_REACH_EXACT, HUGEPIN_REACH_EXTENT };
 
-/* A registration with remote access comes to its end. It was pinned, so its rkey may be with a peer. `pinned` 0: the
- * key stops working when the callback returns. 1: pins are out, the key works until their last unpin, and the memory is
- * wanted back. This is told once of the pins that are out, and the end is told again. */
+/* A registration with remote access comes to its end, or, with HUGEPIN_EXPIRE_LOCAL, any. It was pinned, so its rkey may
+ * be with a peer, or its lkey in a cache of the program's. `pinned` 0: the keys stop working when the callback returns.
+ * 1: pins are out, the keys work until their last unpin, and the memory is wanted back, or has other keys from now on.
+ * This is told once of the pins that are out, and the end is told again. */
 struct hugepin_expiry {
 	uint64_t addr, len; /* what is registered */
 	uint32_t rkey, pinned;
+	uint32_t lkey, pad;
 };
 typedef struct hugepin_expiry hugepin_expiry_t;
+
+/* attr.flags: call `expire` for registrations without remote access, too, for programs that keep an lkey longer than its
+ * pin. */
+#define HUGEPIN_EXPIRE_LOCAL 1
 
 /* How to open a domain. All members zero except size is a good choice. NULL means the same. */
 struct hugepin_attr {
@@ -180,7 +186,7 @@ struct hugepin_attr {
 	uint32_t policy; /* HUGEPIN_POLICY_* */
 	uint32_t access; /* default access of pins; 0: HUGEPIN_READ | HUGEPIN_WRITE; HUGEPIN_RELAXED may be added */
 	uint32_t fork; /* HUGEPIN_FORK_* */
-	uint32_t flags; /* 0 */
+	uint32_t flags; /* HUGEPIN_EXPIRE_LOCAL, or 0 */
 	/* budget. 0: HUGEPIN_PIN_BUDGET, or else the limit of RLIMIT_MEMLOCK and of the device; UINT64_MAX: no budget,
 	 * so nothing is evicted and the kernel's -ENOMEM is returned */
 	uint64_t pinned_bytes_max;

@@ -173,7 +173,8 @@ static int make_tables(hugepin_domain *d)
 
 static int check_attr(const struct hugepin_attr *a)
 {
-	if (a->policy > HUGEPIN_POLICY_HYBRID || a->fork > HUGEPIN_FORK_DONTFORK || a->flags ||
+	if (a->policy > HUGEPIN_POLICY_HYBRID || a->fork > HUGEPIN_FORK_DONTFORK ||
+	    a->flags & ~(uint32_t)HUGEPIN_EXPIRE_LOCAL ||
 	    a->access & ~HP_ACCESS_ALL || a->odp > HUGEPIN_ODP_OPTIMAL || a->watch > HUGEPIN_WATCH_NONE ||
 	    a->reach > HUGEPIN_REACH_EXTENT || a->round_max & (a->round_max - 1))
 		return -EINVAL;
@@ -268,6 +269,7 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 	d->hold = hold_of(a);
 	d->exact = a->reach == HUGEPIN_REACH_EXACT ? HP_ACCESS_REMOTE : 0;
 	d->expire = a->expire;
+	d->expire_local = a->expire && a->flags & HUGEPIN_EXPIRE_LOCAL;
 	d->expire_arg = a->expire_arg;
 	d->opener_only = limits.flags & HUGEPIN_LIMIT_OPENER;
 	d->late = limits.flags & HUGEPIN_LIMIT_LATE;

@@ -78,12 +78,12 @@ void hp_region_settle(hugepin_domain *d)
 
 HP_TLS bool hp_registering;
 
-/* Whether a peer may have r's rkey: r has remote access, and was pinned. */
+/* Whether somebody is told of r's end, because a peer may have its rkey, or the program its lkey: r was pinned. */
 static bool is_handed_out(const struct hp_region *r)
 {
 	struct hp_region_notes *n = hp_region_notes_of(r);
 
-	if (!(r->access & HP_ACCESS_REMOTE))
+	if (!(r->access & HP_ACCESS_REMOTE) && !r->domain->expire_local)
 		return false;
 	n->pinned = n->pinned || made_of(r) != r->made;
 	return n->pinned;
@@ -93,15 +93,16 @@ static bool is_handed_out(const struct hp_region *r)
 static void tell_end(hugepin_domain *d, const struct hp_region *r, bool pinned)
 {
 	const struct hugepin_expiry expiry = {
-		.addr = r->start, .len = r->end - r->start, .rkey = r->reg.rkey, .pinned = pinned
+		.addr = r->start, .len = r->end - r->start, .rkey = r->reg.rkey, .pinned = pinned, .lkey = r->reg.lkey
 	};
+	const bool lent = d->lend_hooks && r->access & HP_ACCESS_REMOTE;
 	int state;
 
 	if (!is_handed_out(r))
 		return;
-	if (d->lend_hooks && pinned)
+	if (lent && pinned)
 		d->lend_hooks->wanted(d->lend, hp_region_index(r));
-	else if (d->lend_hooks && hp_region_notes_of(r)->buckets)
+	else if (lent && hp_region_notes_of(r)->buckets)
 		d->lend_hooks->dropped(d->lend, hp_region_index(r));
 	if (d->expire) {
 		state = hp_foreign_begin();

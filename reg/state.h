@@ -330,7 +330,8 @@ struct hugepin_domain {
 	uint64_t extent_gen; /* number of the youngest extent that hp_cover_new_extents() has seen */
 	uint64_t deregistered_at_ns;
 	struct hp_helper *helper; /* or NULL */
-	/* The program's callback before a registration for remote access ends, or NULL. */
+	/* The program's callback before a registration for remote access (expire_local: any) ends, or NULL. */
+	bool expire_local;
 	void (*expire)(void *arg, const struct hugepin_expiry *);
 	void *expire_arg;
 	struct hp_refused refused[1 << HP_REFUSED_BITS]; /* by a hash of the range */

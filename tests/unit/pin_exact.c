@@ -462,6 +462,78 @@ DOMAIN_TEST(pins_of_freed_heap_memory_are_asked_for, open_telling(HUGEPIN_POLICY
 	EXPECT(told == 3 && was_told(2, h, PAGE, false));
 }
 
+static hugepin_domain *open_telling_of_local(uint64_t bytes_max)
+{
+	device_reset(&device);
+	told = 0;
+	return open_with((struct hugepin_attr){ .policy = HUGEPIN_POLICY_LRU,
+						.pinned_bytes_max = bytes_max,
+						.flags = HUGEPIN_EXPIRE_LOCAL,
+						.expire = note_expiry,
+						.expire_arg = &told });
+}
+
+TEST(the_end_of_a_local_key_is_told_where_it_is_asked_for)
+{
+	hugepin_domain *d = open_telling_of_local(4 * PAGE);
+	struct hugepin_pin pin;
+	char *p = map(MIB);
+	uint32_t lkey;
+
+	EXPECT_EQ(hugepin_pin(d, p, PAGE, 0, &pin), 0);
+	lkey = pin.lkey;
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	found(d, p, PAGE, PEER);
+	EXPECT_EQ(told, 0);
+	EXPECT_EQ(touch(d, p + 8 * PAGE, 4 * PAGE), 0); /* needs the room of both */
+	EXPECT(told == 2 && was_told(0, p, PAGE, false) && was_told(1, p, PAGE, false));
+	EXPECT_EQ(news[0].lkey, lkey);
+	EXPECT_EQ(news[0].rkey, lkey | 0x80000000);
+	close_empty(&device, d);
+	EXPECT(told == 3 && was_told(2, p + 8 * PAGE, 4 * PAGE, false));
+	munmap(p, MIB);
+}
+
+PIN_TEST(a_local_key_of_memory_that_has_other_keys_now_is_told_of_while_it_is_pinned, open_telling_of_local(0), MIB)
+{
+	struct hugepin_pin pin;
+
+	EXPECT_EQ(hugepin_pin(d, p, PAGE, 0, &pin), 0);
+	EXPECT_EQ(touch(d, p, 4 * PAGE), 0);
+	EXPECT_EQ(touch(d, p + 8 * PAGE, PAGE), 0);
+	EXPECT(told == 1 && was_told(0, p, PAGE, true) && news[0].lkey == pin.lkey);
+	EXPECT_EQ(hugepin_forget(p + PAGE, PAGE), 0); /* the larger one's */
+	EXPECT_EQ(touch(d, p + 9 * PAGE, PAGE), 0);
+	EXPECT(told == 2 && was_told(1, p, 4 * PAGE, false));
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT(told == 3 && was_told(2, p, PAGE, false));
+}
+
+TEST(a_local_key_that_no_pin_had_ends_in_silence)
+{
+	hugepin_domain *d = open_telling_of_local(0);
+	char *p = map(MIB);
+
+	EXPECT_EQ(hugepin_prefetch(d, p, PAGE, 0), 0);
+	for (int i = 0; i < 20000 && !stats_of(d).prefetched; i++)
+		usleep(1000);
+	EXPECT_EQ(device.regs, 1);
+	close_empty(&device, d);
+	EXPECT_EQ(told, 0);
+	munmap(p, MIB);
+}
+
+TEST(unknown_flags_of_a_domain_are_refused)
+{
+	hugepin_domain *d = NULL;
+
+	for (uint32_t flag = 2; flag; flag <<= 1) {
+		struct hugepin_attr attr = { .size = sizeof attr, .flags = flag };
+
+		EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EINVAL);
+	}
+}
+
 /* The first pin's news are no news of the second one, which finds the same registration. */
 TEST(pins_made_since_are_asked_for_again)
 {
