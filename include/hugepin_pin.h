@@ -71,6 +71,12 @@ int hugepin_pin_try(hugepin_domain *, const void *addr, size_t len, unsigned acc
  * was registered for this pin alone. */
 int hugepin_unpin(hugepin_domain *, struct hugepin_pin *pin);
 
+/* For a backend of the program's own: what its reg has returned for the registration of this pin, such as the cookie,
+ * which is valid while the pin is out. `backend` is the one that the domain was opened with. 0 and *ret_. -EINVAL: a
+ * NULL, a pin that is no longer out or of another domain, or another backend. Any thread; takes nanoseconds. */
+int hugepin_pin_reg(hugepin_domain *, const struct hugepin_backend *backend, const struct hugepin_pin *pin,
+		    struct hugepin_reg *ret_);
+
 /* Pin n pieces in order, each as hugepin_pin does. A piece that one key cannot cover takes several pins. Returns the
  * number of pins written to ret_ (at least n), or an error of hugepin_pin, with nothing pinned and ret_ cleared.
  * -EMSGSIZE: more than max pins are needed. -EINVAL also for n < 0 or NULL. n = 0 is 0. */

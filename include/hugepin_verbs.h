@@ -27,6 +27,11 @@ extern "C" {
  * has none. Or as hugepin_domain_open. May block and allocate. */
 int hugepin_verbs_open(struct ibv_pd *pd, const struct hugepin_attr *attr, hugepin_domain **ret_);
 
+/* The memory region of a pin, for libraries that want one, and for memory windows. It is the domain's: do not deregister
+ * it, and do not use it after the unpin. It may be longer than the pin. 0 and *ret_. -EINVAL: a NULL, a pin that is no
+ * longer out or of another domain, or a domain that is not of verbs. Any thread; takes nanoseconds. */
+int hugepin_verbs_mr(hugepin_domain *domain, const struct hugepin_pin *pin, struct ibv_mr **ret_);
+
 /* ------------------------------------------------------------------ how to send: hugepin_sg_plan(3) */
 
 /* The limits of a queue pair, as they were granted. Sizes are bytes. */

@@ -399,6 +399,17 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 	return err;
 }
 
+int hugepin_pin_reg(hugepin_domain *d, const struct hugepin_backend *backend, const struct hugepin_pin *pin,
+		    struct hugepin_reg *ret_)
+{
+	const struct hp_region *r;
+
+	if (!d || !backend || !pin || !ret_ || d->backend->reg != backend->reg || !(r = hp_region_of(d, pin)))
+		return -EINVAL;
+	*ret_ = r->reg;
+	return 0;
+}
+
 /* ------------------------------------------------------------------ giving back, closing */
 
 int hugepin_domain_trim(hugepin_domain *d, uint64_t bytes)

@@ -521,7 +521,6 @@ _Static_assert(sizeof(struct hugepin_key) == 64, "programs have this layout comp
 
 int hugepin_key_take(hugepin_domain *d, const struct hugepin_pin *pin, unsigned layout, struct hugepin_key *ret_)
 {
-	struct hugepin_key key;
 	const struct hp_region *r;
 	uint32_t index;
 
@@ -529,23 +528,16 @@ int hugepin_key_take(hugepin_domain *d, const struct hugepin_pin *pin, unsigned 
 		return -EINVAL;
 	if (layout > HUGEPIN_KEY_LAYOUT)
 		return -EOPNOTSUPP;
-	index = (uint32_t)pin->ref;
-	if ((pin->ref ^ d->ref) >> 32 || !index || index >= HP_REGIONS_MAX)
+	r = hp_region_of(d, pin);
+	if (!r)
 		return -EINVAL;
-	/* The region is pinned, so its members do not change. A copy of a pin that was given back may name another
-	 * region by now. */
-	r = &hp_regions[index];
-	key = (struct hugepin_key){ .pin = *pin,
-				    .domain = (const struct hugepin_key_domain *)d,
-				    .life = &hp_lives[index],
-				    .good = hp_region_life(r),
-				    .pin_slow = HP_PIN_SLOW | (r->kind == HP_REGION_FOREIGN ? (uint32_t)HP_ASK : 0),
-				    .unpin_slow = HP_UNPIN_SLOW };
-	if (HP_READ(r->state) == HP_REGION_FREE || HP_READ(r->domain) != d || HP_READ(r->start) > pin->base ||
-	    HP_READ(r->end) < pin->base || pin->len > HP_READ(r->end) - pin->base ||
-	    memcmp(&r->keys, &pin->lkey, sizeof r->keys) != 0)
-		return -EINVAL;
-	*ret_ = key;
+	index = hp_region_index(r);
+	*ret_ = (struct hugepin_key){ .pin = *pin,
+				      .domain = (const struct hugepin_key_domain *)d,
+				      .life = &hp_lives[index],
+				      .good = hp_region_life(r),
+				      .pin_slow = HP_PIN_SLOW | (r->kind == HP_REGION_FOREIGN ? (uint32_t)HP_ASK : 0),
+				      .unpin_slow = HP_UNPIN_SLOW };
 	return 0;
 }
 

@@ -11,6 +11,7 @@
 #include "reg/region.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "base/stats.h"
 #include "reg/counts.h"
@@ -228,6 +229,21 @@ void hp_region_waits(struct hp_region *r)
 void hp_region_waits_no_more(struct hp_region *r)
 {
 	RB_REMOVE(hp_length_tree, waiting_tree_of(r), r);
+}
+
+/* A copy of a pin that was given back may name another region by now. */
+const struct hp_region *hp_region_of(const hugepin_domain *d, const struct hugepin_pin *pin)
+{
+	const uint32_t index = (uint32_t)pin->ref;
+	const struct hp_region *r = &hp_regions[index];
+
+	if ((pin->ref ^ d->ref) >> 32 || !index || index >= hp_regions_used())
+		return NULL;
+	if (HP_READ(r->state) == HP_REGION_FREE || HP_READ(r->domain) != d || HP_READ(r->start) > pin->base ||
+	    HP_READ(r->end) < pin->base || pin->len > HP_READ(r->end) - pin->base ||
+	    memcmp(&r->keys, &pin->lkey, sizeof r->keys) != 0)
+		return NULL;
+	return r;
 }
 
 /* The last region that starts at or before addr. No earlier region reaches farther (invariant 2). */

@@ -1,6 +1,6 @@
 /*
  * Regions: their table, publishing and finding (region.c). Call with the domain's lock, except hp_regions_init(),
- * hp_regions_used() and hp_regions_child().
+ * hp_regions_used(), hp_region_of() and hp_regions_child().
  */
 #ifndef HP_REG_REGION_H
 #define HP_REG_REGION_H
@@ -82,6 +82,10 @@ void hp_region_publish(struct hp_region *r, bool told);
 /* Write r into its granules, because a pin at addr has found r only under the lock; the next pin is then a hit. r is
  * LIVE and of the heap. */
 void hp_region_name(struct hp_region *r, uintptr_t addr);
+
+/* The region of a pin that is out, whose members do not change meanwhile; or NULL: it is no such pin of d's. A copy of a
+ * pin that was given back is noticed mostly. Takes no lock. */
+const struct hp_region *hp_region_of(const hugepin_domain *d, const struct hugepin_pin *pin);
 
 /* Find the LIVE region that covers addr with at least this access, or NULL. Of several, the one that reaches
  * farthest. */

@@ -257,19 +257,20 @@ static void verbs_close(void *ctx)
 	free(ctx);
 }
 
+static const struct hugepin_backend backend = {
+	.size = sizeof backend,
+	.name = "verbs",
+	.reg = verbs_reg,
+	.dereg = verbs_dereg,
+	.prefetch = verbs_prefetch,
+	.limits = verbs_limits,
+	.close = verbs_close,
+	.paging = verbs_paging,
+	.terms = verbs_terms,
+};
+
 int hugepin_verbs_open(struct ibv_pd *pd, const struct hugepin_attr *attr, hugepin_domain **ret_)
 {
-	static const struct hugepin_backend backend = {
-		.size = sizeof backend,
-		.name = "verbs",
-		.reg = verbs_reg,
-		.dereg = verbs_dereg,
-		.prefetch = verbs_prefetch,
-		.limits = verbs_limits,
-		.close = verbs_close,
-		.paging = verbs_paging,
-		.terms = verbs_terms,
-	};
 	if (!pd || !ret_)
 		return -EINVAL;
 
@@ -283,5 +284,15 @@ int hugepin_verbs_open(struct ibv_pd *pd, const struct hugepin_attr *attr, hugep
 	}
 	free(v);
 	errno = saved_errno;
+	return err;
+}
+
+int hugepin_verbs_mr(hugepin_domain *domain, const struct hugepin_pin *pin, struct ibv_mr **ret_)
+{
+	struct hugepin_reg reg;
+	int err = ret_ ? hugepin_pin_reg(domain, &backend, pin, &reg) : -EINVAL;
+
+	if (!err)
+		*ret_ = mr_of(&reg);
 	return err;
 }

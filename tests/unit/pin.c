@@ -103,6 +103,22 @@ PIN_TEST(a_vector_is_pinned_as_a_whole_or_not_at_all, open_lru(), MIB)
 
 /* ------------------------------------------------------------------ registered for one pin */
 
+PIN_TEST(a_backend_gets_what_it_has_registered_for_a_pin, open_lru(), MIB)
+{
+	struct hugepin_pin pin, other;
+	struct hugepin_reg reg = { 0 };
+
+	EXPECT_EQ(hugepin_pin(d, p, 4096, 0, &other), 0);
+	EXPECT_EQ(hugepin_pin(d, p + 8192, 100, 0, &pin), 0);
+	EXPECT_EQ(hugepin_pin_reg(d, &device_backend, &pin, &reg), 0);
+	EXPECT(reg.lkey == pin.lkey && reg.rkey == pin.rkey && reg.cookie == (uint64_t)pin.lkey << 32);
+	EXPECT_EQ(hugepin_pin_reg(d, hugepin_mlock(), &pin, &reg), -EINVAL);
+	EXPECT_EQ(hugepin_pin_reg(d, NULL, &pin, &reg), -EINVAL);
+	EXPECT_EQ(hugepin_pin_reg(d, &device_backend, &pin, NULL), -EINVAL);
+	EXPECT_EQ(hugepin_unpin(d, &pin) || hugepin_unpin(d, &other), 0);
+	EXPECT_EQ(hugepin_pin_reg(d, &device_backend, &pin, &reg), -EINVAL);
+}
+
 PIN_TEST(an_uncached_pin_is_registered_for_itself, open_lru(), MIB)
 {
 	struct hugepin_pin pin, again;

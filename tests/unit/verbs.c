@@ -320,6 +320,47 @@ TEST(a_region_has_the_access_that_was_asked_for_at_the_programs_address)
 	}                                                                                                              \
 	static void fact##_body(const struct hugepin_backend *b, void *ctx)
 
+TEST(a_pin_has_a_memory_region_while_it_is_out)
+{
+	static char page[2][8192] __attribute__((aligned(4096)));
+	struct hugepin_pin pin, copy;
+	struct ibv_mr *mr = NULL;
+	hugepin_domain *d, *other;
+
+	reset();
+	dev.mr.lkey = 5;
+	dev.mr.rkey = 6;
+	d = open_one();
+	other = open_one();
+	EXPECT_EQ(hugepin_pin(d, page, 4096, HUGEPIN_READ, &pin), 0);
+	EXPECT_EQ(hugepin_verbs_mr(d, &pin, &mr), 0);
+	EXPECT(mr == &dev.mr);
+	mr = NULL;
+	EXPECT_EQ(hugepin_verbs_mr(other, &pin, &mr), -EINVAL);
+	EXPECT_EQ(hugepin_verbs_mr(NULL, &pin, &mr), -EINVAL);
+	EXPECT_EQ(hugepin_verbs_mr(d, NULL, &mr), -EINVAL);
+	EXPECT_EQ(hugepin_verbs_mr(d, &pin, NULL), -EINVAL);
+	EXPECT_EQ(hugepin_verbs_mr(d, &(struct hugepin_pin){ 0 }, &mr), -EINVAL);
+	copy = pin;
+	EXPECT_EQ(hugepin_deregister(d, &pin, 1), 0);
+	EXPECT_EQ(hugepin_verbs_mr(d, &pin, &mr), -EINVAL);
+	EXPECT_EQ(hugepin_verbs_mr(d, &copy, &mr), -EINVAL);
+	EXPECT_EQ(hugepin_pin(d, page, 4096, HUGEPIN_WRITE | HUGEPIN_PIN_UNCACHED, &pin), 0); /* writable: a bit of the cookie */
+	EXPECT(!mr);
+	EXPECT_EQ(hugepin_verbs_mr(d, &pin, &mr), 0);
+	EXPECT(mr == &dev.mr);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	EXPECT_EQ(hugepin_domain_close(other), 0);
+	EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, NULL, &d), 0);
+	mr = NULL;
+	EXPECT_EQ(hugepin_pin(d, page, 4096, HUGEPIN_READ, &pin), 0);
+	EXPECT_EQ(hugepin_verbs_mr(d, &pin, &mr), -EINVAL);
+	EXPECT(!mr);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+}
+
 DEVICE_TEST(a_refusal_is_told_by_its_number)
 {
 	struct hugepin_reg r = { .cookie = 77 };
