@@ -79,6 +79,8 @@ struct hugepin_reg {
  *            has no timer: it acts at the next pin or unpin.
  *  close     may be NULL. The domain is closed, or could not be opened: free ctx.
  *  paging    may be NULL. hugepin_domain_paging: 0 and *ret_, or -errno; -EOPNOTSUPP: the device counts nothing.
+ *  reg_dmabuf  may be NULL: -EOPNOTSUPP. hugepin_pin_dmabuf: as reg, of `len` bytes from `offset` of the dma-buf fd,
+ *            which the keys name by addresses from iova on. None of the three need be whole base pages. dereg ends it.
  *  terms     may be NULL. Policy hybrid, when the domain is opened: 0 and *ret_, or -errno: nothing was measured. */
 struct hugepin_paging;
 struct hugepin_terms;
@@ -93,6 +95,8 @@ struct hugepin_backend {
 	void (*close)(void *ctx);
 	int (*paging)(void *ctx, struct hugepin_paging *ret_);
 	int (*terms)(void *ctx, struct hugepin_terms *ret_);
+	int (*reg_dmabuf)(void *ctx, int fd, uint64_t offset, size_t len, uint64_t iova, unsigned access,
+			  struct hugepin_reg *ret_);
 };
 
 /* For `limits`: bytes that this process may have pinned beyond those that it has, in whole base pages; 1: less than a
@@ -272,7 +276,7 @@ const struct hugepin_backend *hugepin_mlock(void);
 	X(prefetched_late, c, "announced transfers whose next phase was told before the service thread came to them") \
 	X(hits, c, "pins and lookups that found memory registered") \
 	X(uncached_policy, c, "of the uncached, under policy none") \
-	X(uncached_asked, c, "by HUGEPIN_PIN_UNCACHED") \
+	X(uncached_asked, c, "by HUGEPIN_PIN_UNCACHED, or of a dma-buf") \
 	X(uncached_changing, c, "while another thread was changing mappings") \
 	X(uncached_shared, c, "of shared memory or a file") \
 	X(uncached_unwatched, c, "of memory that nobody watches, or that the kernel refuses to watch") \

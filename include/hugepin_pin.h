@@ -71,6 +71,14 @@ int hugepin_pin_try(hugepin_domain *, const void *addr, size_t len, unsigned acc
  * was registered for this pin alone. */
 int hugepin_unpin(hugepin_domain *, struct hugepin_pin *pin);
 
+/* Register `len` bytes from `offset` of a dma-buf, such as memory of an accelerator, for this pin alone. The keys name
+ * them by addresses from iova on, which is also pin.base. hugepin_unpin deregisters. The bytes count against the budget.
+ * fd may be closed after the call. Nobody watches the memory: unpin before its owner frees it.
+ * -EOPNOTSUPP: the backend or the device does not take dma-bufs, or lacks the access. -EINVAL: fd is negative, len is 0, a
+ * range wraps, or access has unknown bits. Or as hugepin_pin. Blocks as that does when it registers. */
+int hugepin_pin_dmabuf(hugepin_domain *, int fd, uint64_t offset, size_t len, uint64_t iova, unsigned access,
+		       struct hugepin_pin *ret_);
+
 /* For a backend of the program's own: what its reg has returned for the registration of this pin, such as the cookie,
  * which is valid while the pin is out. `backend` is the one that the domain was opened with. 0 and *ret_. -EINVAL: a
  * NULL, a pin that is no longer out or of another domain, or another backend. Any thread; takes nanoseconds. */

@@ -127,7 +127,11 @@ static int call_reg(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned 
 	int err, state = hp_foreign_begin();
 
 	hp_registering = true;
-	err = d->backend->reg(d->ctx, (void *)start, end - start, access, ret_);
+	if (d->dmabuf)
+		err = d->backend->reg_dmabuf(d->ctx, d->dmabuf->fd, d->dmabuf->offset, end - start, start, access,
+					     ret_);
+	else
+		err = d->backend->reg(d->ctx, (void *)start, end - start, access, ret_);
 	hp_registering = false;
 	hp_foreign_end(state);
 	return err;
@@ -207,6 +211,7 @@ static void begin(hugepin_domain *d, struct hp_region *r, const struct hp_ready 
 	HP_WRITE(r->made, hp_counts_made(hp_region_index(r)));
 	n->before = r->made;
 	r->cut = false;
+	r->is_dmabuf = d->dmabuf;
 	r->on_demand = !hp_is_pinning(want->access);
 	HP_DSTAT(d, registered, 1);
 	HP_DSTAT(d, registered_bytes, len);
@@ -225,7 +230,8 @@ static void begin(hugepin_domain *d, struct hp_region *r, const struct hp_ready 
 	if (r->kind == HP_REGION_UNCACHED) {
 		HP_WRITE(r->state, HP_REGION_RETIRED);
 		TAILQ_INSERT_TAIL(&d->uncached, r, order);
-		hp_region_waits(r);
+		if (!r->is_dmabuf)
+			hp_region_waits(r);
 		HP_DSTAT(d, retired, 1);
 		hp_attention_raise(d, HP_RETIRED);
 	}
@@ -256,7 +262,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	while (!(r = hp_region_new(d)))
 		if (!evict || !hp_evict_one(d, HP_EVICTED_TABLE))
 			return -ENOMEM;
-	if (hp_stakes_add(&hp_region_stakes[hp_region_index(r)], d, start, end))
+	if (!d->dmabuf && hp_stakes_add(&hp_region_stakes[hp_region_index(r)], d, start, end))
 		hp_gone_missed(d, start, end);
 	if (!ready && (err = hp_region_keep(d, &want)) != 0)
 		goto out_region;

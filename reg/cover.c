@@ -523,6 +523,27 @@ int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned acce
 	return err;
 }
 
+int hp_cover_dmabuf(hugepin_domain *d, const struct hp_dmabuf *dmabuf, uintptr_t start, size_t len, unsigned access,
+		    struct hp_region **ret_)
+{
+	const uintptr_t end = start + HP_MIN(len, d->len_max);
+	int err;
+
+	HP_DSTAT(d, misses, 1);
+	hp_probe_miss(d->number, start, len, access);
+	if (!hp_domain_may_register(d))
+		return -EPERM;
+	d->dmabuf = dmabuf;
+	err = hp_region_register(d, start, end, access, HP_REGION_UNCACHED, 0, true, ret_);
+	d->dmabuf = NULL;
+	if (err)
+		return err;
+	HP_DSTAT(d, uncached, 1);
+	count_once(d, HP_ONCE_ASKED);
+	hp_probe_uncached(d->number, start, end - start, HP_ONCE_ASKED);
+	return 0;
+}
+
 /* ------------------------------------------------------------------ registering in the other way */
 
 int hp_cover_turn(hugepin_domain *d, struct hp_region *r, bool on_demand, bool evict, struct hp_region **ret_)

@@ -309,6 +309,7 @@ static void empty_domain(hugepin_domain *d)
 	memset(d->refused, 0, sizeof d->refused);
 	d->lend_hooks = NULL;
 	d->ready = NULL;
+	d->dmabuf = NULL;
 	TAILQ_INIT(&d->wanted);
 	d->hinted = false;
 	d->is_trusting = false; /* in a child of fork it may say so of the parent's list */

@@ -175,6 +175,36 @@ HP_COLD int hp_pin_for_lend(hugepin_domain *d, const void *addr, size_t len, uns
 	return pin_slowly(d, addr, len, access, 0, false, ret_);
 }
 
+int hugepin_pin_dmabuf(hugepin_domain *d, int fd, uint64_t offset, size_t len, uint64_t iova, unsigned access,
+		       struct hugepin_pin *ret_)
+{
+	const struct hp_dmabuf dmabuf = { fd, offset };
+	struct hp_region *r;
+	uint64_t end;
+	int err;
+
+	if (fd < 0 || __builtin_add_overflow(offset, len, &end))
+		return -EINVAL;
+	access = whole_access(d, access & ~HP_RELAXED);
+	err = hp_pin_check(d, (const void *)iova, len, access);
+	if (!err && !d->backend->reg_dmabuf)
+		err = -EOPNOTSUPP;
+	if (!err && !hp_counts_self && !hp_counts_adopt())
+		err = -ENOMEM;
+	if (err)
+		return err;
+	hp_pin_enter(d);
+	err = hp_cover_dmabuf(d, &dmabuf, iova, len, access & d->access_mask, &r);
+	HP_DSTAT(d, nobufs, err == -ENOBUFS);
+	if (!err) {
+		pin_region(d, r, iova, len, 0, 0, true, ret_);
+		hp_add_hits(d, (uint64_t)-1);
+	}
+	hp_pin_tell_crowded(d, (const void *)iova, len, err);
+	hp_pin_leave(d);
+	return err;
+}
+
 HP_COLD int hp_key_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_)
 {
 	uint64_t time = d->helper ? hp_track_time(d) : 0;

@@ -228,7 +228,8 @@ void hp_region_last_unpin(hugepin_domain *d, struct hp_region *r)
 	if (hp_region_pins(r))
 		return;
 	TAILQ_REMOVE(r->kind == HP_REGION_UNCACHED ? &d->uncached : &d->retired, r, order);
-	hp_region_waits_no_more(r);
+	if (!r->is_dmabuf)
+		hp_region_waits_no_more(r);
 	declare_dead(d, r);
 	HP_DSTAT(d, retired, -1);
 	lower_if_none_waits(d);

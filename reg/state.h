@@ -124,6 +124,7 @@ struct hp_region {
 	bool cut; /* ends before the range that was wanted, since it could not be longer */
 	bool on_demand; /* pins no memory: the device follows the program's mappings */
 	bool is_aside; /* in domain.aside */
+	bool is_dmabuf; /* UNCACHED; its addresses are the device's, so no change of mappings is about it */
 };
 
 TAILQ_HEAD(hp_region_list, hp_region);
@@ -212,6 +213,12 @@ static inline bool hp_is_ready(const struct hp_ready *r)
 struct hp_ready_set {
 	unsigned count;
 	struct hp_ready list[HP_READY_MAX];
+};
+
+/* A part of a dma-buf (hugepin_pin_dmabuf()). */
+struct hp_dmabuf {
+	int fd;
+	uint64_t offset;
 };
 
 enum { HP_GONE_MAX = 64 };
@@ -338,6 +345,7 @@ struct hugepin_domain {
 	struct hp_region *turning; /* is registered a second time, so it is not evicted; or NULL */
 	bool hinted; /* a miss has queued a hint, of which nobody has told the service thread yet */
 	TAILQ_HEAD(, hp_region_notes) wanted; /* regions whose pins are wanted back, of which nobody was told yet */
+	const struct hp_dmabuf *dmabuf; /* what the holder of the lock registers, or NULL: memory at its address */
 	struct hp_ready_set *ready; /* of the holder of the lock, or NULL */
 	const struct hp_lend_hooks *lend_hooks; /* the domain's lend, which is in a higher layer (lent.h), or NULL */
 	void *lend;

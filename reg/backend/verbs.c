@@ -141,9 +141,9 @@ static struct ibv_mr *mr_of(const struct hugepin_reg *reg)
 	return (struct ibv_mr *)(uintptr_t)(reg->cookie & ~COOKIE_WRITABLE);
 }
 
-static int verbs_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+/* The flags of ibv_reg_mr(). */
+static unsigned flags_of(unsigned access)
 {
-	const struct verbs *v = ctx;
 	unsigned flags = 0;
 	if (device_writes(access)) /* verbs demand local write access for remote writes */
 		flags |= IBV_ACCESS_LOCAL_WRITE;
@@ -157,22 +157,46 @@ static int verbs_reg(void *ctx, void *addr, size_t len, unsigned access, struct 
 		flags |= IBV_ACCESS_RELAXED_ORDERING;
 	if (access & HUGEPIN_ON_DEMAND)
 		flags |= IBV_ACCESS_ON_DEMAND;
-	if (access & HUGEPIN_ON_DEMAND && access & HUGEPIN_REMOTE_ATOMIC && !v->odp_atomic)
-		return -EOPNOTSUPP;
+	return flags;
+}
 
-	int saved_errno = errno;
-	errno = 0;
-	struct ibv_mr *mr = ibv_reg_mr(v->pd, addr, len, flags);
-	int err = mr ? 0 : errno ? -errno : -EIO;
-	errno = saved_errno;
-	if (err)
-		return err;
+/* What a function that registers has returned, with errno 0 before it. */
+static int take_mr(struct ibv_mr *mr, unsigned access, struct hugepin_reg *ret_)
+{
+	if (!mr)
+		return errno ? -errno : -EIO;
 	*ret_ = (struct hugepin_reg){
 		.lkey = mr->lkey,
 		.rkey = mr->rkey,
 		.cookie = (uintptr_t)mr | (device_writes(access) ? COOKIE_WRITABLE : 0),
 	};
 	return 0;
+}
+
+static int verbs_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+{
+	const struct verbs *v = ctx;
+	unsigned flags = flags_of(access);
+	if (access & HUGEPIN_ON_DEMAND && access & HUGEPIN_REMOTE_ATOMIC && !v->odp_atomic)
+		return -EOPNOTSUPP;
+
+	int saved_errno = errno;
+	errno = 0;
+	int err = take_mr(ibv_reg_mr(v->pd, addr, len, flags), access, ret_);
+	errno = saved_errno;
+	return err;
+}
+
+/* Providers without dma-bufs, such as that for soft-RoCE, say EOPNOTSUPP; a kernel without them says EPROTONOSUPPORT. */
+static int verbs_reg_dmabuf(void *ctx, int fd, uint64_t offset, size_t len, uint64_t iova, unsigned access,
+			    struct hugepin_reg *ret_)
+{
+	const struct verbs *v = ctx;
+	int saved_errno = errno;
+	errno = 0;
+	int err = take_mr(ibv_reg_dmabuf_mr(v->pd, offset, len, iova, fd, (int)flags_of(access)), access, ret_);
+	errno = saved_errno;
+	return err == -EPROTONOSUPPORT || err == -ENOSYS ? -EOPNOTSUPP : err;
 }
 
 static int verbs_dereg(void *ctx, struct hugepin_reg *reg)
@@ -267,6 +291,7 @@ static const struct hugepin_backend backend = {
 	.close = verbs_close,
 	.paging = verbs_paging,
 	.terms = verbs_terms,
+	.reg_dmabuf = verbs_reg_dmabuf,
 };
 
 int hugepin_verbs_open(struct ibv_pd *pd, const struct hugepin_attr *attr, hugepin_domain **ret_)

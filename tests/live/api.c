@@ -454,6 +454,7 @@ TEST(a_backend_learns_that_it_is_called_and_how_much_it_may_pin)
 							.dereg = asking_dereg, .limits = asking_limits };
 	const size_t may_pin = hugepin_memlock();
 	struct hugepin_domain_stats s = { 0 };
+	struct hugepin_reg reg = { 0 };
 	struct hugepin_pin pin;
 	struct rlimit limit;
 	hugepin_domain *d = NULL;
@@ -464,9 +465,13 @@ TEST(a_backend_learns_that_it_is_called_and_how_much_it_may_pin)
 	EXPECT_EQ(hugepin_registering(), 0);
 	EXPECT_EQ(hugepin_domain_open(&backend, NULL, NULL, &d), 0);
 	EXPECT(hugepin_domain_stats(d, &s, sizeof s) > 0 && (!may_pin || s.bytes_max == may_pin));
+	EXPECT_EQ(hugepin_pin_dmabuf(d, 0, 0, 4096, 0, 0, &pin), -EOPNOTSUPP);
 	if (!may_pin || may_pin >= 8 * MIB) {
 		EXPECT_EQ(hugepin_pin(d, p, MIB, 0, &pin), 0);
 		EXPECT_EQ(called_in_reg, 1);
+		EXPECT_EQ(hugepin_pin_reg(d, &backend, &pin, &reg), 0);
+		EXPECT_EQ(reg.lkey, 1);
+		EXPECT_EQ(hugepin_pin_reg(d, hugepin_mlock(), &pin, &reg), -EINVAL);
 		EXPECT_EQ(hugepin_registering(), 0);
 		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 	}

@@ -21,7 +21,8 @@ static struct {
 	/* Of the last registration, and what it gives. */
 	void *addr;
 	size_t len;
-	uint64_t iova;
+	uint64_t iova, offset;
+	int fd; /* a dma-buf's */
 	unsigned flags, access_calls;
 	int reg_errno; /* -1: none is set, and it fails */
 	struct ibv_mr mr, *undone;
@@ -101,6 +102,20 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *p, void *addr, size_t len, uint64
 	dev.iova = iova;
 	dev.flags = flags;
 	dev.access_calls++;
+	if (dev.reg_errno > 0)
+		errno = dev.reg_errno;
+	return dev.reg_errno ? NULL : &dev.mr;
+}
+
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *p, uint64_t offset, size_t len, uint64_t iova, int fd, int flags)
+{
+	EXPECT(p == &pd);
+	dev.addr = NULL;
+	dev.offset = offset;
+	dev.len = len;
+	dev.iova = iova;
+	dev.fd = fd;
+	dev.flags = (unsigned)flags;
 	if (dev.reg_errno > 0)
 		errno = dev.reg_errno;
 	return dev.reg_errno ? NULL : &dev.mr;
@@ -381,6 +396,38 @@ DEVICE_TEST(a_refusal_is_told_by_its_number)
 	EXPECT_EQ(b->dereg(ctx, &r), -EBUSY);
 	dev.dereg_error = -EIO;
 	EXPECT_EQ(b->dereg(ctx, &r), -EIO);
+}
+
+TEST(a_dmabuf_is_registered_as_memory_is)
+{
+	static const int refusals[][2] = { { EOPNOTSUPP, -EOPNOTSUPP }, { EPROTONOSUPPORT, -EOPNOTSUPP },
+					   { ENOSYS, -EOPNOTSUPP },	 { EINVAL, -EINVAL },
+					   { ENOMEM, -ENOBUFS },	 { -1, -EIO } };
+	struct hugepin_pin pin;
+	struct ibv_mr *mr = NULL;
+	hugepin_domain *d;
+
+	reset();
+	dev.mr.lkey = 5;
+	dev.mr.rkey = 6;
+	d = open_one();
+	errno = 77;
+	EXPECT_EQ(hugepin_pin_dmabuf(d, 9, 8192, 100, 4711, HUGEPIN_REMOTE_WRITE, &pin), 0);
+	EXPECT(dev.fd == 9 && dev.offset == 8192 && dev.len == 100 && dev.iova == 4711);
+	EXPECT_EQ(dev.flags, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE);
+	EXPECT(pin.lkey == 5 && pin.rkey == 6 && pin.base == 4711 && pin.len == 100);
+	EXPECT_EQ(hugepin_verbs_mr(d, &pin, &mr), 0);
+	EXPECT(mr == &dev.mr);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT(dev.undone == &dev.mr);
+	dev.undone = NULL;
+	for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+		dev.reg_errno = refusals[i][0];
+		EXPECT_EQ(hugepin_pin_dmabuf(d, 9, 0, 100, 0, 0, &pin), refusals[i][1]);
+	}
+	EXPECT_EQ(errno, 77);
+	EXPECT(!dev.undone);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
 }
 
 /* ------------------------------------------------------------------ advice */
