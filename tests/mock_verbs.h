@@ -25,7 +25,10 @@
 #include "hugepin.h"
 #include "tests/t.h"
 
-enum { MOCK_SGE = 32, MOCK_REGS = 4096, MOCK_QPS = 64, MOCK_GRH = 40, MOCK_VENDOR_ERR = 0x77 };
+enum { MOCK_SGE = 32, MOCK_REGS = 4096, MOCK_GRH = 40, MOCK_VENDOR_ERR = 0x77 };
+#ifndef MOCK_QPS
+#define MOCK_QPS 64 /* a test may have more */
+#endif
 
 /* What ibv_post_send and ibv_post_recv return for the same mistakes. */
 struct mock_provider {
@@ -51,6 +54,8 @@ struct mock_cq {
 	} * of;
 	unsigned size, head, count;
 	unsigned events; /* completions so far that wake who waits for solicited ones: failed, or of a solicited message */
+	int channel; /* an eventfd that counts up when the queue is armed, and a completion comes that wakes; 0: none */
+	enum { MOCK_UNARMED, MOCK_SOLICITED, MOCK_ARMED } armed;
 };
 
 struct mock_wr {
@@ -184,6 +189,15 @@ static const struct hugepin_backend mock_backend = {
 
 /* ------------------------------------------------------------------ carrying out; the lock is held */
 
+static inline void mock_wake(struct mock_cq *cq, bool solicited)
+{
+	cq->events += solicited;
+	if (cq->channel && cq->armed >= (solicited ? MOCK_SOLICITED : MOCK_ARMED)) {
+		cq->armed = MOCK_UNARMED;
+		EXPECT_EQ(write(cq->channel, &(uint64_t){ 1 }, 8), 8);
+	}
+}
+
 static inline void mock_complete(struct mock_qp *q, bool recv, struct ibv_wc wc)
 {
 	struct mock_cq *cq = (struct mock_cq *)(recv ? q->qp.recv_cq : q->qp.send_cq);
@@ -193,7 +207,6 @@ static inline void mock_complete(struct mock_qp *q, bool recv, struct ibv_wc wc)
 		wc.byte_len = 0xdeadbeef;
 		wc.wc_flags = UINT_MAX;
 		wc.vendor_err = MOCK_VENDOR_ERR;
-		cq->events++;
 	}
 	if (cq->count == cq->size) {
 		T_FAIL("the completion queue of %u overflows", cq->size);
@@ -203,6 +216,7 @@ static inline void mock_complete(struct mock_qp *q, bool recv, struct ibv_wc wc)
 	cq->wc[i] = wc;
 	cq->of[i].qp = recv ? NULL : q;
 	cq->of[i].frees = q->done;
+	mock_wake(cq, wc.status != IBV_WC_SUCCESS);
 }
 
 /* Where the receives of q are: a shared receive queue is the ring of a queue pair that does nothing else. */
@@ -352,7 +366,8 @@ static inline int mock_reliable(struct mock_qp *q, const struct mock_wr *w, cons
 		mock_complete(to, true, (struct ibv_wc){
 			.wr_id = r->id, .status = status, .opcode = write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
 			.byte_len = (uint32_t)len, .wc_flags = imm ? IBV_WC_WITH_IMM : 0, .imm_data = w->imm });
-		((struct mock_cq *)to->qp.recv_cq)->events += !status && w->flags & IBV_SEND_SOLICITED;
+		if (!status && w->flags & IBV_SEND_SOLICITED)
+			mock_wake((struct mock_cq *)to->qp.recv_cq, true);
 	}
 	if (status) {
 		mock_flush(to);
@@ -525,6 +540,16 @@ static inline int mock_poll_cq(struct ibv_cq *cq_, int n, struct ibv_wc *wc)
 	return i;
 }
 
+static inline int mock_req_notify_cq(struct ibv_cq *cq_, int solicited_only)
+{
+	struct mock_cq *cq = (struct mock_cq *)cq_;
+	pthread_mutex_lock(&mock.lock);
+	if (cq->armed != MOCK_ARMED)
+		cq->armed = solicited_only ? MOCK_SOLICITED : MOCK_ARMED;
+	pthread_mutex_unlock(&mock.lock);
+	return 0;
+}
+
 /* ------------------------------------------------------------------ in place of libibverbs's */
 
 int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init)
@@ -572,6 +597,7 @@ static inline struct ibv_cq *mock_cq(unsigned size)
 	mock.context.ops.post_recv = mock_post_recv;
 	mock.context.ops.post_srq_recv = mock_post_srq_recv;
 	mock.context.ops.poll_cq = mock_poll_cq;
+	mock.context.ops.req_notify_cq = mock_req_notify_cq;
 	cq->cq.context = &mock.context;
 	cq->cq.cqe = (int)size;
 	cq->size = size;
