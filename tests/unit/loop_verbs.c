@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -17,13 +18,13 @@
 /* ------------------------------------------------------------------ the server, on a thread, and its device */
 
 static sem_t waits; /* posted each time that the server is going to sleep */
-static _Atomic bool stop;
+static _Atomic bool stop; /* relaxed: the eventfd that wakes the server orders */
 
 static int wait_or_stop(int fd, struct epoll_event *events, int max, int timeout)
 {
 	sem_post(&waits);
 	int n = epoll_wait(fd, events, max, timeout);
-	if (stop)
+	if (atomic_load_explicit(&stop, memory_order_relaxed))
 		pthread_exit(NULL);
 	return n;
 }
@@ -75,7 +76,8 @@ struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
 	return &wakes;
 }
 
-struct ibv_cq *ibv_create_cq(struct ibv_context *context, int size, void *cq_context, struct ibv_comp_channel *c, int vector)
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int size, void *cq_context, struct ibv_comp_channel *c,
+			     int vector)
 {
 	(void)context, (void)cq_context, (void)vector;
 	struct ibv_cq *q = mock_cq((unsigned)size);
@@ -172,13 +174,12 @@ static void ask(struct client *c, uint64_t number)
 	const struct iovec record = { &number, sizeof number };
 	int ret;
 
-	while ((ret = hugepin_sgq_add(c->queue, &record, 1, 0, NULL, NULL, HUGEPIN_SG_SOLICITED | HUGEPIN_SG_COPY_OK)) ==
-	       -EAGAIN) {
+	while ((ret = hugepin_sgq_add(c->queue, &record, 1, 0, NULL, NULL, HUGEPIN_SG_SOLICITED)) == -EAGAIN) {
 		struct ibv_wc wc;
 		while (ibv_poll_cq(client_cq, 1, &wc) == 1)
 			hugepin_sg_wc(&wc);
 	}
-	EXPECT(ret >= 0);
+	EXPECT(ret >= 0 || (ret == -ESHUTDOWN && c->kind == ASKS_TOO_MUCH)); /* hung up on already */
 	c->asked++;
 }
 
@@ -281,7 +282,8 @@ TEST(a_loop_of_epoll_and_verbs_serves_a_thousand_peers_though_some_never_receive
 	no_receives = mock_qp(IBV_QPT_RC, client_cq, &none, NULL);
 	EXPECT_EQ(hugepin_domain_open(&mock_backend, NULL, NULL, &client_domain), 0);
 	struct hugepin_sgpool_attr slots = { .size = sizeof slots, .domain = client_domain, .slots = 2 * CLIENTS,
-					     .frame_bytes = FRAME, .recv_slots = 4096, .srq = &client_srq->srq, .recv = heard };
+					     .frame_bytes = FRAME, .recv_slots = 4096, .srq = &client_srq->srq,
+					     .recv = heard };
 	if (!EXPECT_EQ(hugepin_sgpool_open(&slots, &client_pool), 0) ||
 	    !EXPECT_EQ(pthread_create(&thread, NULL, run_server, NULL), 0))
 		return;
@@ -312,7 +314,7 @@ TEST(a_loop_of_epoll_and_verbs_serves_a_thousand_peers_though_some_never_receive
 		sched_yield();
 	t_print("# %u answers; %u peers that never received; %u events\n", answers, stalled, acked);
 	EXPECT_EQ(stalled, CLIENTS / KINDS);
-	stop = true;
+	atomic_store_explicit(&stop, true, memory_order_relaxed);
 	EXPECT_EQ(write(wakes.fd, &(uint64_t){ 1 }, 8), 8);
 	pthread_join(thread, NULL);
 	EXPECT(acked > 0);
