@@ -110,7 +110,7 @@ void hp_timeline_leave(struct hp_timeline *t, struct hp_planned *x)
 	x->tree = HP_TREE_BUSY;
 }
 
-void hp_timeline_put(struct hp_timeline *t, struct hp_planned *x, enum hp_tree tree, uint64_t key)
+void hp_timeline_put(struct hp_timeline *t, struct hp_planned *x, enum hp_timeline_tree tree, uint64_t key)
 {
 	if (x->tree == tree && x->key == key)
 		return;
@@ -120,7 +120,7 @@ void hp_timeline_put(struct hp_timeline *t, struct hp_planned *x, enum hp_tree t
 	t->roots[tree] = treap_insert(t, t->roots[tree], (uint32_t)(x - t->regions));
 }
 
-struct hp_planned *hp_timeline_first(const struct hp_timeline *t, enum hp_tree tree)
+struct hp_planned *hp_timeline_first(const struct hp_timeline *t, enum hp_timeline_tree tree)
 {
 	uint32_t i = t->roots[tree];
 
@@ -129,7 +129,7 @@ struct hp_planned *hp_timeline_first(const struct hp_timeline *t, enum hp_tree t
 	return i ? &t->regions[i] : NULL;
 }
 
-struct hp_planned *hp_timeline_last(const struct hp_timeline *t, enum hp_tree tree)
+struct hp_planned *hp_timeline_last(const struct hp_timeline *t, enum hp_timeline_tree tree)
 {
 	uint32_t i = t->roots[tree];
 
@@ -221,6 +221,6 @@ struct hp_planned *hp_timeline_forgettable(const struct hp_timeline *t)
 		return gone ? gone : idle;
 	for (int tree = HP_TREE_KEPT; tree <= HP_TREE_TURN; tree++)
 		if (tree != HP_TREE_IDLE && t->roots[tree])
-			return hp_timeline_last(t, (enum hp_tree)tree);
+			return hp_timeline_last(t, (enum hp_timeline_tree)tree);
 	return NULL;
 }

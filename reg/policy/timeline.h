@@ -11,7 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum hp_tree {
+enum hp_timeline_tree {
 	HP_TREE_KEPT, /* registered, a next use is expected; key: the time of that use */
 	HP_TREE_IDLE, /* registered, no use is expected; key: since when it is idle */
 	HP_TREE_LEAVING, /* registered, going to be released; key: since when */
@@ -84,12 +84,12 @@ void hp_timeline_drop(struct hp_timeline *t, struct hp_planned *x);
 struct hp_planned *hp_timeline_forgettable(const struct hp_timeline *t);
 
 /* put() moves x to a tree, with this key. leave() takes x out of its tree and makes it busy. */
-void hp_timeline_put(struct hp_timeline *t, struct hp_planned *x, enum hp_tree tree, uint64_t key);
+void hp_timeline_put(struct hp_timeline *t, struct hp_planned *x, enum hp_timeline_tree tree, uint64_t key);
 void hp_timeline_leave(struct hp_timeline *t, struct hp_planned *x);
 
 /* The region of a tree with the earliest and with the latest key. NULL: the tree is empty. */
-struct hp_planned *hp_timeline_first(const struct hp_timeline *t, enum hp_tree tree);
-struct hp_planned *hp_timeline_last(const struct hp_timeline *t, enum hp_tree tree);
+struct hp_planned *hp_timeline_first(const struct hp_timeline *t, enum hp_timeline_tree tree);
+struct hp_planned *hp_timeline_last(const struct hp_timeline *t, enum hp_timeline_tree tree);
 
 /* The neighbour of x in its tree, later or earlier; NULL: there is none. */
 struct hp_planned *hp_timeline_neighbour(const struct hp_timeline *t, const struct hp_planned *x, bool later);
