@@ -34,6 +34,7 @@ enum {
 	/* Not accesses: phases of a transfer, for hugepin_prefetch. */
 	HUGEPIN_PREFETCH_NEXT = 256, /* the payload is next */
 	HUGEPIN_PREFETCH_WAIT = 512, /* the program now waits for the payload */
+	HUGEPIN_PIN_NO_EVICT = 1024, /* not an access: evict nothing for this pin, so that it may fail instead */
 };
 
 /* The abilities of a backend. The library asks once, when a domain is opened. Zero in the first three members: no

@@ -32,11 +32,13 @@ typedef struct hugepin_pin hugepin_pin_t;
  * these keys, at least for `access` (HUGEPIN_READ ...; 0: the domain's default). The registration is rounded out: heap
  * memory to whole hugepages or the extent, other memory to base pages. With remote access: to base pages, for this
  * access alone (HUGEPIN_REACH_EXACT).
+ * With HUGEPIN_PIN_NO_EVICT nothing is evicted: what is not registered is registered only if there is room. It replaces
+ * the registrations inside it all the same, because their memory stays registered.
  * -EINVAL: len is 0, the range wraps, or access has unknown bits. -EFAULT: the memory is not there, or is read-only and
  * to be written (with ODP the device finds out later). -EOPNOTSUPP: the device lacks the access, or cannot register the
- * memory. -ENOBUFS: over the budget or a kernel limit, and everything registered is in use. -ENOMEM: the same without a
- * budget, or no memory for tables. -EPERM: not registered, and only the opener may register. -ESTALE: the domain is the
- * parent process's. Or the error of the backend.
+ * memory. -ENOBUFS: over the budget or a kernel limit, and everything registered is in use, or nothing may be evicted.
+ * -ENOMEM: the same without a budget, or no memory for tables. -EPERM: not registered, and only the opener may
+ * register. -ESTALE: the domain is the parent process's. Or the error of the backend.
  * Any thread. A pin of a registered range takes nanoseconds and does not block, except in the moment after watched
  * memory has gone away. Any other pin blocks for the backend, and for other registrations of the same domain. Not from
  * unmap hooks (hugepin_watch, backends), not in signal handlers. */

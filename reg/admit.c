@@ -246,9 +246,6 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	struct hp_region *r;
 	int err;
 
-	/* hybrid never evicts in order to pin, but the table has to serve all domains */
-	if ((evict || d->policy == HUGEPIN_POLICY_HYBRID) && hp_is_exact(d, access) && kind != HP_REGION_UNCACHED)
-		hp_evict_exact(d);
 	evict &= d->bytes_max != UINT64_MAX;
 	if (hp_is_pinning(access) && len > d->bytes_max)
 		return -ENOBUFS;

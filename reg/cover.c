@@ -18,6 +18,7 @@
 
 #include "reg/admit.h"
 #include "reg/domains.h"
+#include "reg/evict.h"
 #include "reg/gone.h"
 #include "reg/hints.h"
 #include "reg/lookup.h"
@@ -372,14 +373,15 @@ static void count_once(hugepin_domain *d, enum hp_once why)
 }
 
 static int cover_once(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_once why,
-		      struct hp_region **ret_)
+		      bool evict, struct hp_region **ret_)
 {
 	const bool hybrid = d->policy == HUGEPIN_POLICY_HYBRID;
 	uintptr_t to = start + HP_MIN(end - start, d->len_max);
-	int err = hp_region_register(d, start, to, access | sort_of(d), HP_REGION_UNCACHED, 0, !hybrid, ret_);
+	int err = hp_region_register(d, start, to, access | sort_of(d), HP_REGION_UNCACHED, 0, evict && !hybrid,
+				     ret_);
 
 	if (hybrid && is_for_demand(err))
-		err = hp_region_register(d, start, to, access | HUGEPIN_ON_DEMAND, HP_REGION_UNCACHED, 0, true, ret_);
+		err = hp_region_register(d, start, to, access | HUGEPIN_ON_DEMAND, HP_REGION_UNCACHED, 0, evict, ret_);
 	if (err)
 		return err;
 	count_once(d, why);
@@ -413,6 +415,9 @@ static int cover(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access,
 	int err;
 
 	access |= sort_of(d);
+	/* hybrid never evicts in order to pin, but the table has to serve all domains */
+	if (evict && hp_is_exact(d, access))
+		hp_evict_exact(d);
 	if (hp_is_exact(d, access))
 		err = cover_exact(d, start, end, access, evicts, ret_);
 	else if (hp_in_span(d, addr))
@@ -492,7 +497,8 @@ struct hp_region *hp_cover_find(hugepin_domain *d, uintptr_t addr, size_t len, u
 	return r && (len <= r->end - addr || r->cut) ? r : NULL;
 }
 
-int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned access, int once, struct hp_region **ret_)
+int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned access, int once, bool evict,
+		 struct hp_region **ret_)
 {
 	uintptr_t addr = (uintptr_t)addr_, start = round_down(addr, hp_base_page),
 		  end = hp_round_up(addr + len, hp_base_page);
@@ -507,7 +513,7 @@ int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned acce
 	if (!hp_domain_may_register(d))
 		return -EPERM;
 	if (once == HP_CACHED) {
-		err = cover(d, addr, len, access, true, ret_);
+		err = cover(d, addr, len, access, evict, ret_);
 		if (!err) {
 			bring_in_new(d, *ret_, true);
 			return 0;
@@ -515,7 +521,7 @@ int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned acce
 		once = (int)reason_of(err);
 	}
 	HP_DSTAT(d, uncached, 1);
-	err = cover_once(d, start, end, access, (enum hp_once)once, ret_);
+	err = cover_once(d, start, end, access, (enum hp_once)once, evict, ret_);
 	if (err)
 		HP_DSTAT(d, uncached, -1);
 	else
@@ -524,7 +530,7 @@ int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned acce
 }
 
 int hp_cover_dmabuf(hugepin_domain *d, const struct hp_dmabuf *dmabuf, uintptr_t start, size_t len, unsigned access,
-		    struct hp_region **ret_)
+		    bool evict, struct hp_region **ret_)
 {
 	const uintptr_t end = start + HP_MIN(len, d->len_max);
 	int err;
@@ -534,7 +540,7 @@ int hp_cover_dmabuf(hugepin_domain *d, const struct hp_dmabuf *dmabuf, uintptr_t
 	if (!hp_domain_may_register(d))
 		return -EPERM;
 	d->dmabuf = dmabuf;
-	err = hp_region_register(d, start, end, access, HP_REGION_UNCACHED, 0, true, ret_);
+	err = hp_region_register(d, start, end, access, HP_REGION_UNCACHED, 0, evict, ret_);
 	d->dmabuf = NULL;
 	if (err)
 		return err;

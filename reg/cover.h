@@ -11,14 +11,15 @@
 struct hp_region *hp_cover_find(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access);
 
 /* Find a region that serves this pin, or register one. once: HP_CACHED, or the reason to register only for this pin
- * (enum hp_once). 0 and *ret_, or -errno as hugepin_pin(). */
+ * (enum hp_once). evict: others may be evicted to make room. 0 and *ret_, or -errno as hugepin_pin(). */
 enum { HP_CACHED = -1 };
-int hp_cover_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, struct hp_region **ret_);
+int hp_cover_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, bool evict,
+		 struct hp_region **ret_);
 
 /* Register a part of a dma-buf for one pin, with addresses from `start` on, or as much of it as the device takes at a
- * time. 0 and *ret_, or -errno as hugepin_pin_dmabuf(). */
+ * time. evict: as for hp_cover_pin(). 0 and *ret_, or -errno as hugepin_pin_dmabuf(). */
 int hp_cover_dmabuf(hugepin_domain *d, const struct hp_dmabuf *dmabuf, uintptr_t start, size_t len, unsigned access,
-		    struct hp_region **ret_);
+		    bool evict, struct hp_region **ret_);
 
 /* Register the range of r, which is LIVE, in the other way: on demand instead of pinned, or the reverse. The new region
  * takes the place of r, which stays until the last pin that is out is given back. evict: others may be evicted to make

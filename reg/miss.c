@@ -25,9 +25,9 @@ int hp_pin_check(const hugepin_domain *d, const void *addr, size_t len, unsigned
 	uintptr_t end;
 
 	if (!len || __builtin_add_overflow((uintptr_t)addr, len, &end) || end > UINTPTR_MAX - hp_base_page ||
-	    access & ~(HP_ACCESS_ALL | HUGEPIN_PIN_UNCACHED))
+	    access & ~(HP_ACCESS_ALL | HP_PIN_BITS))
 		return -EINVAL;
-	if (access & ~(d->access_mask | HUGEPIN_PIN_UNCACHED))
+	if (access & ~(d->access_mask | HP_PIN_BITS))
 		return -EOPNOTSUPP;
 	return d->pid == hp_pid() ? 0 : -ESTALE;
 }
@@ -108,7 +108,7 @@ int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned acce
 {
 	uint64_t registered = d->stats.registered, misses = d->stats.misses;
 	struct hp_region *r;
-	int err = hp_cover_pin(d, addr, len, access & d->access_mask, once, &r);
+	int err = hp_cover_pin(d, addr, len, access & d->access_mask, once, !(access & HUGEPIN_PIN_NO_EVICT), &r);
 
 	if (err) {
 		HP_DSTAT(d, nobufs, err == -ENOBUFS);
@@ -120,9 +120,9 @@ int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned acce
 	return 0;
 }
 
-void hp_pin_tell_crowded(const hugepin_domain *d, const void *addr, size_t len, int err)
+void hp_pin_tell_crowded(const hugepin_domain *d, const void *addr, size_t len, unsigned access, int err)
 {
-	if ((err == -ENOBUFS || err == -ENOMEM) && d->lend_hooks)
+	if ((err == -ENOBUFS || err == -ENOMEM) && d->lend_hooks && !(access & HUGEPIN_PIN_NO_EVICT))
 		d->lend_hooks->crowded(d->lend, hp_round_up((uintptr_t)addr + len, hp_base_page) -
 							  ((uintptr_t)addr & -hp_base_page));
 }
@@ -135,10 +135,9 @@ static int once_of(const hugepin_domain *d, unsigned access)
 						: HP_CACHED;
 }
 
-/* The access of a pin. A pin that names no access, beside HUGEPIN_PIN_UNCACHED, gets the domain's. */
-static unsigned whole_access(const hugepin_domain *d, unsigned access)
+unsigned hp_pin_access(const hugepin_domain *d, unsigned access)
 {
-	return access & ~(unsigned)HUGEPIN_PIN_UNCACHED ? access : access | d->access;
+	return access & ~HP_PIN_BITS ? access : access | d->access;
 }
 
 /* tells: the domain's lend is told if there is no room. */
@@ -148,7 +147,7 @@ static int pin_slowly(hugepin_domain *d, const void *addr, size_t len, unsigned 
 	uint64_t time = d->helper ? hp_track_time(d) : 0;
 	int once = once_of(d, access), err;
 
-	access = whole_access(d, access);
+	access = hp_pin_access(d, access);
 	err = hp_pin_check(d, addr, len, access);
 	if (!err && !hp_counts_self && !hp_counts_adopt())
 		err = -ENOMEM;
@@ -159,7 +158,7 @@ static int pin_slowly(hugepin_domain *d, const void *addr, size_t len, unsigned 
 	hp_pin_enter(d);
 	err = hp_pin_locked(d, addr, len, access, once, time, site, ret_);
 	if (tells)
-		hp_pin_tell_crowded(d, addr, len, err);
+		hp_pin_tell_crowded(d, addr, len, access, err);
 	hp_pin_leave(d);
 	return err;
 }
@@ -185,7 +184,7 @@ int hugepin_pin_dmabuf(hugepin_domain *d, int fd, uint64_t offset, size_t len, u
 
 	if (fd < 0 || __builtin_add_overflow(offset, len, &end))
 		return -EINVAL;
-	access = whole_access(d, access & ~HP_RELAXED);
+	access = hp_pin_access(d, access & ~HP_RELAXED);
 	err = hp_pin_check(d, (const void *)iova, len, access);
 	if (!err && !d->backend->reg_dmabuf)
 		err = -EOPNOTSUPP;
@@ -194,13 +193,13 @@ int hugepin_pin_dmabuf(hugepin_domain *d, int fd, uint64_t offset, size_t len, u
 	if (err)
 		return err;
 	hp_pin_enter(d);
-	err = hp_cover_dmabuf(d, &dmabuf, iova, len, access & d->access_mask, &r);
+	err = hp_cover_dmabuf(d, &dmabuf, iova, len, access & d->access_mask, !(access & HUGEPIN_PIN_NO_EVICT), &r);
 	HP_DSTAT(d, nobufs, err == -ENOBUFS);
 	if (!err) {
 		pin_region(d, r, iova, len, 0, 0, true, ret_);
 		hp_add_hits(d, (uint64_t)-1);
 	}
-	hp_pin_tell_crowded(d, (const void *)iova, len, err);
+	hp_pin_tell_crowded(d, (const void *)iova, len, access, err);
 	hp_pin_leave(d);
 	return err;
 }
@@ -209,7 +208,7 @@ HP_COLD int hp_key_missed(hugepin_domain *d, const void *addr, size_t len, unsig
 {
 	uint64_t time = d->helper ? hp_track_time(d) : 0;
 	struct hp_region *r;
-	int err = access & HUGEPIN_PIN_UNCACHED ? -EINVAL : hp_pin_check(d, addr, len, access);
+	int err = access & HP_PIN_BITS ? -EINVAL : hp_pin_check(d, addr, len, access);
 
 	if (!err && !hp_counts_self && !hp_counts_adopt())
 		err = -ENOMEM;
@@ -273,7 +272,7 @@ HP_COLD int hp_try_missed(hugepin_domain *d, const void *addr, size_t len, unsig
 			  void *arg, struct hugepin_pin *ret_, uint64_t site)
 {
 	bool cached = once_of(d, access) == HP_CACHED;
-	struct hp_pin_request q = { .addr = addr, .len = len, .access = whole_access(d, access), .done = done,
+	struct hp_pin_request q = { .addr = addr, .len = len, .access = hp_pin_access(d, access), .done = done,
 				    .arg = arg, .site = site, .time = d->helper ? hp_track_time(d) : 0 };
 	int err = !done && access & HUGEPIN_PIN_UNCACHED ? -EINVAL : hp_pin_check(d, addr, len, q.access);
 
@@ -305,7 +304,7 @@ bool hp_pin_for(hugepin_domain *d, const struct hp_pin_request *q, struct hugepi
 	hp_gone_drain(d);
 	hp_region_deregister_dead(d);
 	*ret_err = hp_pin_locked(d, q->addr, q->len, q->access, once, q->time, q->site, ret_);
-	hp_pin_tell_crowded(d, q->addr, q->len, *ret_err);
+	hp_pin_tell_crowded(d, q->addr, q->len, q->access, *ret_err);
 	hp_pin_leave(d);
 	return true;
 }

@@ -29,6 +29,9 @@ static inline void hp_pin_fill(struct hugepin_pin *pin, uintptr_t base, size_t l
 
 /* The parts of a pin that is no hit. The calling thread must have counters (counts.h). */
 
+/* The access of a pin. A pin that names none beside HP_PIN_BITS gets the domain's. */
+unsigned hp_pin_access(const hugepin_domain *d, unsigned access);
+
 /* 0, or why the arguments are refused. */
 int hp_pin_check(const hugepin_domain *d, const void *addr, size_t len, unsigned access);
 
@@ -45,8 +48,8 @@ void hp_pin_leave(hugepin_domain *d);
 int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, uint64_t time,
 		  uint64_t site, struct hugepin_pin *ret_);
 
-/* Tell the lend if `err` says that there was no room. Call before leave(). */
-void hp_pin_tell_crowded(const hugepin_domain *d, const void *addr, size_t len, int err);
+/* Tell the lend if `err` says that there was no room, unless the pin may take none from others. Call before leave(). */
+void hp_pin_tell_crowded(const hugepin_domain *d, const void *addr, size_t len, unsigned access, int err);
 
 /* The rest of a pin that found nothing, one function for each way to pin: hugepin_pin(), hugepin_sg_key(),
  * hugepin_key_pin() (-ENOKEY: the key is no longer good) and hugepin_pin_try(). site: the place of the program's call,

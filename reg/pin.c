@@ -277,6 +277,14 @@ static inline unsigned wanted_access(const hugepin_domain *d, unsigned access)
 	return access ? access : d->access;
 }
 
+/* The access that a region must have for a pin with wanted_access(). No region has HUGEPIN_PIN_NO_EVICT, because other
+ * hits then need not look for that bit. A pin with that bit is found by a second search. */
+static inline unsigned region_access(const hugepin_domain *d, unsigned access)
+{
+	access &= ~(unsigned)HUGEPIN_PIN_NO_EVICT;
+	return access ? access : d->access;
+}
+
 /* A region that was counted for a pin of this access. The struct is one argument in one register, because with a
  * seventh argument a hit would need a stack frame. */
 struct counted {
@@ -292,6 +300,21 @@ static __attribute__((noinline)) int pin_again(hugepin_domain *d, const void *ad
 		return 0;
 	return how == FIRST_USE ? first_use(d, addr, true, site, ret_) :
 				  hp_pin_missed(d, addr, len, c.access, ret_, site);
+}
+
+static HP_COLD int pin_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access,
+			      struct hugepin_pin *ret_, uint64_t site)
+{
+	const unsigned sought = region_access(d, access);
+	struct found f = { .how = NOTHING };
+
+	if (sought != access)
+		f = find(d, (uintptr_t)addr, len, sought, ret_, false);
+	if (f.how == AGAIN)
+		f.how = look_again(d, f.index, (uintptr_t)addr, len, sought, ret_, true);
+	if (f.how == NOTHING)
+		return hp_pin_missed(d, addr, len, access, ret_, site);
+	return f.how == HIT ? 0 : first_use(d, addr, true, site, ret_);
 }
 
 /* Finish a pin with the result of a search; if nothing was found, `otherwise` pins. */
@@ -316,7 +339,7 @@ int hugepin_pin_at(hugepin_domain *d, const void *addr, size_t len, unsigned acc
 
 	access = wanted_access(d, access);
 	f = find(d, (uintptr_t)addr, len, access, ret_, false);
-	return end_pin(d, addr, len, access, ret_, site, f, hp_pin_missed);
+	return end_pin(d, addr, len, access, ret_, site, f, pin_missed);
 }
 
 /* Look at the first word of the page's bucket only, which finds most foreign memory. hugepin_pin_at() looks
@@ -385,8 +408,12 @@ static __attribute__((noinline)) int try_otherwise(hugepin_domain *d, const void
 						   hugepin_pinned_fn done, void *arg, struct hugepin_pin *ret_,
 						   uint64_t site, struct found f)
 {
+	const unsigned sought = region_access(d, access);
+
+	if (sought != access)
+		f = find(d, (uintptr_t)addr, len, sought, ret_, true);
 	if (f.how == AGAIN)
-		f.how = look_again(d, f.index, (uintptr_t)addr, len, access, ret_, false);
+		f.how = look_again(d, f.index, (uintptr_t)addr, len, sought, ret_, false);
 	if (HP_LIKELY(f.how == HIT))
 		return 0;
 	return f.how == FIRST_USE ? first_use(d, addr, false, site, ret_) :
@@ -398,11 +425,12 @@ static __attribute__((noinline)) int try_asking(hugepin_domain *d, const void *a
 						hugepin_pinned_fn done, void *arg, struct hugepin_pin *ret_,
 						uint64_t site)
 {
+	const unsigned sought = region_access(d, access);
 	struct hugepin_pin pin;
-	struct found f = find(d, (uintptr_t)addr, len, access, &pin, true);
+	struct found f = find(d, (uintptr_t)addr, len, sought, &pin, true);
 
 	if (f.how == AGAIN)
-		f.how = look_again(d, f.index, (uintptr_t)addr, len, access, &pin, false);
+		f.how = look_again(d, f.index, (uintptr_t)addr, len, sought, &pin, false);
 	if (f.how != NOTHING && !all_stand(d, &pin, 1)) {
 		undo(d, &pin, 1);
 		f.how = NOTHING;
@@ -646,12 +674,14 @@ int hugepin_unpinv(hugepin_domain *d, struct hugepin_pin *pins, int n)
 static __attribute__((noinline)) int pin_later(hugepin_domain *d, const void *addr, size_t len, unsigned access,
 					       struct hugepin_pin *ret_, uint64_t site)
 {
+	unsigned sought;
 	struct found f;
 
 	access = wanted_access(d, access);
-	f = find(d, (uintptr_t)addr, len, access, ret_, true);
+	sought = region_access(d, access);
+	f = find(d, (uintptr_t)addr, len, sought, ret_, true);
 	if (f.how == AGAIN)
-		f.how = look_again(d, f.index, (uintptr_t)addr, len, access, ret_, false);
+		f.how = look_again(d, f.index, (uintptr_t)addr, len, sought, ret_, false);
 	if (f.how == NOTHING)
 		return hp_pin_missed(d, addr, len, access, ret_, site);
 	return f.how == HIT ? 0 : first_use(d, addr, true, site, ret_);
@@ -748,7 +778,7 @@ int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned a
 	if (phase && d->odp != HUGEPIN_ODP_OPTIMAL)
 		return 0;
 	hint.access = wanted_access(d, access & ~phase);
-	err = hint.access & HUGEPIN_PIN_UNCACHED ? -EINVAL : hp_pin_check(d, addr, len, hint.access);
+	err = hint.access & HP_PIN_BITS ? -EINVAL : hp_pin_check(d, addr, len, hint.access);
 	if (err)
 		return err;
 	if (!phase) {

@@ -162,7 +162,7 @@ static int pin_pieces(hugepin_domain *d, struct walk *w, const struct walk *unti
 
 		if (*pins < max)
 			err = hp_pin_locked(d, addr, walk_left(w), access, once, 0, 0, &ret_[*pins]);
-		hp_pin_tell_crowded(d, addr, walk_left(w), err);
+		hp_pin_tell_crowded(d, addr, walk_left(w), access, err);
 		if (err)
 			return err;
 		walk_on(w, ret_[(*pins)++].len);
@@ -192,7 +192,7 @@ static int register_some(hugepin_domain *d, struct walk *w, unsigned access, uns
 	hp_pin_enter(d);
 	set.count = 0;
 	d->ready = &set;
-	plan(d, &until, access, foreign, &set);
+	plan(d, &until, access & ~HP_PIN_BITS, foreign, &set);
 	make_ready(d, threads);
 	err = pin_pieces(d, w, &until, access, foreign, ret_, max, pins);
 	d->ready = NULL;
@@ -206,7 +206,7 @@ int hugepin_register(hugepin_domain *d, const struct iovec *v, int n, unsigned a
 		     int max)
 {
 	struct walk w = { .v = v, .n = n };
-	unsigned threads, wanted = access & ~HP_RELAXED ? access & ~HP_RELAXED : d->access;
+	unsigned threads, wanted = hp_pin_access(d, access & ~HP_RELAXED);
 	int pins = 0, err = 0;
 
 	/* Nothing may lie ready under a helper, which has to be told of each pin, nor for uncached memory, whose pins

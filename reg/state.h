@@ -61,6 +61,8 @@
 #define HP_ACCESS_ALL                                                                                                  \
 	(HP_RELAXED | HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE | HUGEPIN_REMOTE_ATOMIC)
 #define HP_ACCESS_REMOTE ((unsigned)(HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE | HUGEPIN_REMOTE_ATOMIC))
+/* Bits beside the access of a pin, which no region has. */
+#define HP_PIN_BITS ((unsigned)(HUGEPIN_PIN_UNCACHED | HUGEPIN_PIN_NO_EVICT))
 #define HP_ACCESS_SETS 32u /* sets of access that a region may have, without HUGEPIN_RELAXED */
 _Static_assert(HP_ACCESS_ALL == (HP_RELAXED | (HP_ACCESS_SETS - 1)), "");
 #define HP_LOOKUP_BITS_MIN 8 /* log2 of the buckets of the lookup table (lookup.h) */

@@ -32,7 +32,7 @@ PIN_TEST(bad_ranges_and_access_are_refused_and_change_nothing, open_lru(), MIB)
 	EXPECT_EQ(hugepin_pin(d, p, 0, 0, &pin), -EINVAL);
 	EXPECT_EQ(hugepin_pin(d, p, SIZE_MAX, 0, &pin), -EINVAL);
 	EXPECT_EQ(hugepin_pin(d, p, (size_t)0 - (uintptr_t)p, 0, &pin), -EINVAL);
-	EXPECT_EQ(hugepin_pin(d, p, 4096, 1024, &pin), -EINVAL);
+	EXPECT_EQ(hugepin_pin(d, p, 4096, 2048, &pin), -EINVAL);
 	EXPECT_EQ(hugepin_pin(d, p, 4096, HUGEPIN_ON_DEMAND, &pin), -EINVAL);
 	EXPECT_EQ(hugepin_pin(d, p, 4096, HUGEPIN_REMOTE_ATOMIC, &pin), -EOPNOTSUPP);
 	EXPECT_EQ(hugepin_prefetch(d, p, 0, 0), -EINVAL);
