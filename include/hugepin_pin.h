@@ -119,11 +119,13 @@ int hugepin_deregister(hugepin_domain *, struct hugepin_pin *pins, int n);
  * that refuses is no error. -EINVAL as hugepin_pin. -EBUSY: too many hints are waiting. -ESTALE. */
 int hugepin_prefetch(hugepin_domain *, const void *addr, size_t len, unsigned access);
 
-/* Announce that the range is about to be unmapped, replaced or discarded by means that hugepin does not see
- * (hugepin_pin(3) has the list). The range is not in the heap. From now on no pin in any domain finds it registered.
+/* Announce that the range is about to be unmapped, replaced or discarded. The range is not in the heap. From now on no
+ * pin in any domain finds it registered. Nor is it watched until it is registered again, so that mremap(2) and
+ * userfaultfds of the program's own may have it. Announce all changes that hugepin does not see (hugepin_pin(3) has the
+ * list), and discards, because memory that is discarded otherwise is not cached until it is unmapped.
  * -EBUSY: a part is pinned, and stays registered until its last unpin. (While another thread registers with the same
- * domain, 0 is possible there, too.) -EINVAL: empty or wrapping. Allocates nothing and calls no backend, so unmap hooks
- * may call it. */
+ * domain, 0 is possible there, too.) -EINVAL: empty or wrapping. Allocates nothing and calls no backend, so hooks of
+ * unmapping and purging may call it. Any thread, not in signal handlers. Waits some milliseconds at most. */
 int hugepin_forget(const void *addr, size_t len);
 
 #ifdef __GNUC__

@@ -20,7 +20,6 @@
  * domains needs few mappings. */
 enum { SLAB = 64 };
 
-/* A domain's lock that stays taken for about 10 ms is held by a thread in a call of a slow device. */
 enum { SOON_YIELDS = 100, SOON_SLEEPS = 10, SOON_SLEEP_NS = 1000000, WAITER_YIELDS = 50 };
 
 static struct {
@@ -311,10 +310,10 @@ bool hp_domain_may_register(const hugepin_domain *d)
 	return !d->opener_only || d->opener == hp_thread_number();
 }
 
-bool hp_domain_lock_soon(hugepin_domain *d)
+bool hp_lock_soon(struct hp_lock *l)
 {
 	for (int i = 0; i < SOON_YIELDS + SOON_SLEEPS; i++) {
-		if (hp_trylock(&d->lock))
+		if (hp_trylock(l))
 			return true;
 		if (i < SOON_YIELDS)
 			hp_sys(SYS_sched_yield);

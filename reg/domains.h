@@ -68,9 +68,15 @@ void hp_domains_thread_ends(void);
 /* Whether this thread may call the backend. */
 bool hp_domain_may_register(const hugepin_domain *d);
 
+/* Take a lock for whose holder this thread must not wait: about 10 ms at most. False: it is still taken. */
+bool hp_lock_soon(struct hp_lock *l);
+
 /* For the service thread: take the domain's lock. False: the lock's holder is in a call of a slow device, so the
  * service thread serves other domains and comes back after HP_BUSY_AGAIN_NS. */
-bool hp_domain_lock_soon(hugepin_domain *d);
+static inline bool hp_domain_lock_soon(hugepin_domain *d)
+{
+	return hp_lock_soon(&d->lock);
+}
 #define HP_BUSY_AGAIN_NS UINT64_C(10000000)
 
 /* Whether pins wait for the domain's lock, or are about to. */

@@ -33,7 +33,7 @@ static struct {
 
 /* What was noted, while domains are open. */
 static struct {
-	struct hp_lock lock; /* taken with a domain's, or with none: see forget() */
+	struct hp_lock lock; /* taken with a domain's, or with none: see drain_forgotten() */
 	uint64_t *discarded; /* a bit for each granule of the heap, see cover_heap() in cover.c */
 	uintptr_t base; /* of the heap's span */
 	size_t granules;
@@ -422,12 +422,11 @@ static void note_pinned(void *in_use, struct hp_region *r)
 	*(bool *)in_use |= hp_region_pins(r) != 0;
 }
 
-static void forget(hugepin_domain *d, struct forgotten *f)
+static void drain_forgotten(hugepin_domain *d, struct forgotten *f)
 {
 	/* this thread may be in a backend of another domain, whose lock has the same rank */
 	unsigned held = hp_locks_held;
 
-	hp_gone_tell(d, &f->range);
 	/* If the lock is taken, its holder or the next holder drains. Do not wait for a backend's call, which may even
 	 * be the caller of this function; memory in use is then not reported. */
 	if (hp_lock_mine(&d->lock) || !(f->waits ? hp_domain_lock_soon(d) : hp_trylock(&d->lock))) {
@@ -462,10 +461,15 @@ static int forget_in_all(const void *addr, size_t len, bool discarded, bool late
 	f.range.late = late;
 	w.start = f.range.start;
 	w.end = f.range.end;
-	announce(&f.range);
+	/* The kernel tells of a discard before the pages go, and never that they have gone (note_late()). If the program
+	 * announces it, nobody else need tell, and the memory is cached again once it is registered again. */
+	if (waits)
+		hp_uffd_forget(&f.range, hp_gone_tell_all);
+	else
+		hp_gone_tell_all(&f.range);
 	while ((n = hp_stakes_next(&w, d)))
 		for (unsigned i = 0; i < n; i++)
-			forget(d[i], &f);
+			drain_forgotten(d[i], &f);
 	/* Do not wait for who notes facts: a handler that interrupted that thread may wait for this one. */
 	if (is_news() && !hp_locks_held && hp_trylock(&facts.lock)) {
 		note_facts();

@@ -608,9 +608,16 @@ static bool may_add_part(void)
 	return true;
 }
 
+static bool is_watched(uintptr_t start, uintptr_t end)
+{
+	struct hp_stretch unused;
+
+	return hp_watched_first(&watched.set, start, end, &unused);
+}
+
 static bool add_part(uintptr_t start, uintptr_t end, bool lasts)
 {
-	return (hp_watched_overlaps(&watched.set, start, end) || may_add_part()) &&
+	return (is_watched(start, end) || may_add_part()) &&
 	       watch_range(hp_kept_fd(&watch.uffd), start, end) && hp_watched_add(&watched.set, start, end, lasts);
 }
 
@@ -728,6 +735,31 @@ void hp_uffd_unmapped(uintptr_t start, uintptr_t end)
 	touched = hp_watched_cut(&watched.set, start, end);
 	take_back_idle(touched.start, touched.end);
 	show_parts();
+	hp_unlock(&watched.lock);
+}
+
+/* Whether taking back [start, end) leaves no more parts than there may be. */
+static bool may_cut(uintptr_t start, uintptr_t end)
+{
+	return !is_watched(start - 1, start) || !is_watched(end, end + 1) || may_add_part();
+}
+
+void hp_uffd_forget(const struct hp_range *range, void (*tell)(const struct hp_range *range))
+{
+	const uintptr_t start = range->start, end = range->end;
+	const bool locked = !hp_lock_mine(&watched.lock) && hp_lock_soon(&watched.lock);
+	struct hp_stretch s = { .end = start };
+
+	tell(range);
+	if (!locked)
+		return;
+	if (is_watched(start, end) && may_cut(start, end)) {
+		while (s.end < end && hp_watched_first(&watched.set, s.end, end, &s))
+			take_back(s);
+		s = hp_watched_cut(&watched.set, start, end);
+		take_back_idle(s.start, s.end);
+		show_parts();
+	}
 	hp_unlock(&watched.lock);
 }
 

@@ -67,6 +67,12 @@ void hp_uffd_watch_unmap(uintptr_t start, uintptr_t end);
 /* Memory outside the heap was discarded. Of it, what is watched stays so until it is unmapped. */
 void hp_uffd_discarded(uintptr_t start, uintptr_t end);
 
+/* Watch memory outside the heap no more, because the program forgets it. tell() queues the range in the domains. This
+ * runs under the lock under which registrations have their memory watched, so each registration in the range either is
+ * told of the range, or has its memory watched anew. Waits some milliseconds at most for this lock; without it the
+ * range stays watched. Calls tell() in any case. */
+void hp_uffd_forget(const struct hp_range *range, void (*tell)(const struct hp_range *range));
+
 /* The last domain that wants watching ends: watch nothing outside the heap any more. */
 void hp_uffd_end(void);
 

@@ -86,9 +86,13 @@ static struct hp_watched_range *first_part(const struct hp_watched *w, uintptr_t
 	return range_of(hp_covered_first(&w->parts, start, end));
 }
 
-bool hp_watched_overlaps(const struct hp_watched *w, uintptr_t start, uintptr_t end)
+bool hp_watched_first(const struct hp_watched *w, uintptr_t start, uintptr_t end, struct hp_stretch *ret_)
 {
-	return first_part(w, start, end);
+	const struct hp_watched_range *r = first_part(w, start, end);
+
+	if (r)
+		*ret_ = (struct hp_stretch){ HP_MAX(r->range.start, start), HP_MIN(r->range.end, end) };
+	return r;
 }
 
 static void part_remove(struct hp_watched *w, struct hp_watched_range *r)

@@ -34,8 +34,8 @@ struct hp_watched {
 bool hp_watched_use(struct hp_watched *w, uintptr_t start, uintptr_t end);
 void hp_watched_end_use(struct hp_watched *w, uintptr_t start, uintptr_t end);
 
-/* Whether memory of a part is in [start, end). */
-bool hp_watched_overlaps(const struct hp_watched *w, uintptr_t start, uintptr_t end);
+/* The first of the memory in [start, end) that is in a part. False: there is none. */
+bool hp_watched_first(const struct hp_watched *w, uintptr_t start, uintptr_t end, struct hp_stretch *ret_);
 
 /* Add a part, which joins those that it overlaps or touches. False: no memory, and nothing has changed. */
 bool hp_watched_add(struct hp_watched *w, uintptr_t start, uintptr_t end, bool lasts);
@@ -43,8 +43,8 @@ bool hp_watched_add(struct hp_watched *w, uintptr_t start, uintptr_t end, bool l
 /* The parts that overlap [start, end) last. */
 void hp_watched_last(struct hp_watched *w, uintptr_t start, uintptr_t end);
 
-/* Memory is watched no more, because it was unmapped. Returns the range of all parts that lost some of it, with what
- * they lost. */
+/* Memory is watched no more, because it was unmapped or forgotten. Returns the range of all parts that lost some of it,
+ * with what they lost. */
 struct hp_stretch hp_watched_cut(struct hp_watched *w, uintptr_t start, uintptr_t end);
 
 /* Take out the first idle part of len_max bytes at most that overlaps [start, end); or any part. False: there is

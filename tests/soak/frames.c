@@ -196,7 +196,7 @@ static void pin_several(struct area *a)
 
 static void tell(char *at, size_t len)
 {
-	if (kind->watch == HUGEPIN_WATCH_PROGRAM)
+	if (kind->watch == HUGEPIN_WATCH_PROGRAM || any(2)) /* then nobody else need tell */
 		hugepin_forget(at, len);
 }
 

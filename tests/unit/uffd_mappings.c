@@ -303,6 +303,115 @@ TEST_BY(in_child, memory_that_was_discarded_is_watched_until_it_is_unmapped_and_
 	close_empty(&device, d);
 }
 
+/* Register with a userfaultfd of the program's own. 0 or errno. */
+static int register_own(int fd, char *p, size_t len)
+{
+	struct uffdio_register r = { .range = { (uintptr_t)p, len }, .mode = UFFDIO_REGISTER_MODE_MISSING };
+
+	return ioctl(fd, UFFDIO_REGISTER, &r) ? errno : 0;
+}
+
+static int open_own(void)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
+
+	EXPECT(fd >= 0 && ioctl(fd, UFFDIO_API, &api) == 0);
+	return fd;
+}
+
+TEST_BY(in_child, what_is_forgotten_is_watched_no_more_and_may_be_anothers)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = map(32 * MIB);
+	struct hugepin_pin pin, high;
+	int own = open_own();
+	struct uffdio_range all = { (uintptr_t)p, 32 * MIB };
+
+	EXPECT_EQ(hugepin_pin(d, p, 8192, 0, &pin), 0);
+	EXPECT_EQ(hugepin_pin(d, p + 16 * MIB, 4096, 0, &high), 0);
+	EXPECT_EQ(register_own(own, p, 32 * MIB), EBUSY);
+	/* A part, which may be pinned: the rest is registered, and stays watched. */
+	EXPECT_EQ(hugepin_forget(p + 4096, MIB), -EBUSY);
+	EXPECT(is_watched(p) && !is_watched(p + 4096));
+	EXPECT(!is_watched(p + MIB) && is_watched(p + MIB + 4096));
+	EXPECT_EQ(register_own(own, p + 4096, MIB), 0);
+	EXPECT_EQ(register_own(own, p, 32 * MIB), EBUSY);
+	EXPECT_EQ(made(d, p + 4096), 1); /* not cached */
+	EXPECT_EQ(made(d, p + 4096), 1);
+	EXPECT_EQ(made(d, p + 16 * MIB), 0);
+	EXPECT_EQ(hugepin_unpin(d, &pin) || hugepin_unpin(d, &high), 0);
+	/* All of it. */
+	EXPECT_EQ(hugepin_forget(p, 32 * MIB), 0);
+	EXPECT_EQ(HP_STAT_GET(watched_ranges), 0);
+	EXPECT_EQ(register_own(own, p, 32 * MIB), 0);
+	EXPECT_EQ(ioctl(own, UFFDIO_UNREGISTER, &all), 0);
+	EXPECT_EQ(made(d, p), 1);
+	EXPECT_EQ(made(d, p), 0);
+	EXPECT(is_watched(p));
+	close(own);
+	close_empty(&device, d);
+}
+
+TEST_BY(in_child, what_is_forgotten_before_it_is_discarded_is_cached_again)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = map(32 * MIB);
+
+	for (int i = 0; i < 3; i++) {
+		EXPECT_EQ(made(d, p), 1);
+		EXPECT_EQ(made(d, p), 0);
+		EXPECT_EQ(hugepin_forget(p, MIB), 0);
+		EXPECT_EQ(madvise(p, MIB, i ? MADV_FREE : MADV_DONTNEED), 0);
+	}
+	EXPECT_EQ(hugepin_forget(p, MIB), 0);
+	EXPECT_EQ(made(d, p), 1); /* between the two: the kernel tells of the discard */
+	EXPECT_EQ(madvise(p, MIB, MADV_DONTNEED), 0);
+	EXPECT_EQ(made(d, p), 1);
+	EXPECT_EQ(made(d, p), 1);
+	close_empty(&device, d);
+}
+
+static int forget_it(void *addr, size_t len)
+{
+	device.refuse = NULL;
+	EXPECT_EQ(hugepin_forget(addr, len), 0);
+	EXPECT(!is_watched(addr));
+	return 0;
+}
+
+TEST_BY(in_child, what_is_forgotten_while_it_is_registered_is_registered_anew)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = map(32 * MIB);
+
+	device.refuse = forget_it;
+	EXPECT_EQ(made(d, p), 1);
+	EXPECT_EQ(made(d, p), 1);
+	EXPECT(is_watched(p));
+	EXPECT_EQ(made(d, p), 0);
+	close_empty(&device, d);
+}
+
+/* Each is a hole in one mapping that is registered. */
+TEST_BY(in_child, many_forgotten_ranges_take_no_more_mappings_than_there_may_be)
+{
+	enum { N = 1000 };
+	hugepin_domain *d;
+	char *p = map(2 * N * 4096);
+	struct hugepin_pin pin;
+
+	mappings_max = "700";
+	d = open_with(0);
+	EXPECT_EQ(hugepin_pin(d, p, 2 * N * 4096, 0, &pin), 0);
+	for (size_t i = 0; i < N; i++)
+		EXPECT_EQ(hugepin_forget(p + (2 * i + 1) * 4096, 4096), -EBUSY);
+	EXPECT(HP_STAT_GET(watched_ranges) > 10 && HP_STAT_GET(watched_ranges) <= 700 / 4 / 2 + 1);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	close_empty(&device, d);
+	EXPECT(!is_watched(p));
+}
+
 TEST_BY(in_child, what_cannot_be_registered_is_not_watched)
 {
 	hugepin_domain *d = open_with(0);

@@ -112,12 +112,15 @@ static unsigned count_uses(const struct hp_covering *c)
 
 static void expect_same(void)
 {
+	struct hp_stretch found = { 0 };
+
 	EXPECT_EQ(count_uses(RB_ROOT(&w.uses)), uses);
 	for (uintptr_t at = 0; at < N; at++)
 		EXPECT_EQ(hp_covered_first(&w.uses, at, at + 1) != NULL, depth[at] != 0);
 	EXPECT_EQ(w.count, parts);
 	for (unsigned i = 0; i < parts; i++)
-		EXPECT(hp_watched_overlaps(&w, part[i].start, part[i].end));
+		EXPECT(hp_watched_first(&w, part[i].start + (part[i].start + 1 < part[i].end), N, &found) &&
+		       found.start == part[i].start + (part[i].start + 1 < part[i].end) && found.end == part[i].end);
 }
 
 TEST(uses_and_parts_are_those_of_a_naive_model)
@@ -193,7 +196,7 @@ TEST(in_a_child_nothing_is_watched)
 	uses = parts = 0;
 	memset(depth, 0, sizeof depth);
 	expect_same();
-	EXPECT(!hp_watched_overlaps(&w, 0, N));
+	EXPECT(!hp_watched_first(&w, 0, N, &(struct hp_stretch){ 0 }));
 }
 
 T_MAIN
