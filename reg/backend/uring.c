@@ -30,6 +30,11 @@ enum {
 };
 #define LEN_MAX ((size_t)1 << 30)
 
+/* The kernel ends the rings of a process that has died in the background. Until then, some 200 ms, it charges their
+ * memory to the user, and a program that is started again finds no room. */
+#define SUCCESSOR_NS UINT64_C(300000000)
+#define SUCCESSOR_STEP_NS UINT64_C(5000000)
+
 /* ------------------------------------------------------------------ the backend */
 
 /* Fill a free slot. */
@@ -57,6 +62,11 @@ static int uring_reg(void *ctx, void *addr, size_t len, unsigned access, struct 
 	(void)access; /* the kernel always pins for writing */
 	if (err == -ENOMEM && hp_attached_make_room(u))
 		err = fill_slot(u, addr, len, ret_);
+	while (err == -ENOMEM && u->waits_until_ns && hp_clock_ns() < u->waits_until_ns) {
+		hp_futex_sleep(SUCCESSOR_STEP_NS);
+		err = fill_slot(u, addr, len, ret_);
+	}
+	u->waits_until_ns = err == 0 ? 0 : u->waits_until_ns;
 	return err == -ENOMEM && u->outlived_now > u->slots / OUTLIVED_PART ? -ENOBUFS : err;
 }
 
@@ -167,6 +177,7 @@ int hp_uring_new(int fd, unsigned flags, unsigned slot0, unsigned slots, struct 
 	}
 	u->slot0 = slot0;
 	u->slots = slots;
+	u->waits_until_ns = hp_clock_ns() + SUCCESSOR_NS;
 	u->owner = has_owner(flags) ? hp_tid() : 0;
 	*ret_ = u;
 	return 0;

@@ -15,6 +15,8 @@ struct hp_uring {
 	struct hp_ring ring; /* where memory is registered */
 	unsigned slot0, slots;
 	pid_t pid; /* of the process that opened it; in a child, the list of rings may be half changed */
+	/* Until then the first registration is tried again: see uring_reg(). 0: not any more. */
+	uint64_t waits_until_ns;
 	pid_t owner; /* the thread that alone may register, if the ring has an owner; 0: any thread */
 	LIST_HEAD(, hugepin_ring) attached;
 	/* How often a slot was deregistered of which a ring had a copy. relaxed: a ring that has seen fewer looks again

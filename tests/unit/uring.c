@@ -16,6 +16,7 @@
 
 #include "base/base.h"
 #include "reg/backend/uring.h"
+#include "tests/call.h"
 #include "tests/ring.h"
 #include "tests/t.h"
 
@@ -408,6 +409,61 @@ TEST(the_limit_on_locked_memory_is_said_and_met)
 	if (status == 77 << 8)
 		SKIP("no io_uring for users without privilege");
 	EXPECT_EQ(status, 0);
+}
+
+static uint64_t fake_ns;
+static long refusals; /* so many registrations are refused next, each after 20 ms by that clock */
+
+static uint64_t fake_clock(void)
+{
+	return fake_ns;
+}
+
+long hp_sys_call(long n, long a, long b, long c, long d, long e, long f)
+{
+	if (n == SYS_io_uring_register && b == IORING_REGISTER_BUFFERS_UPDATE && refusals) {
+		refusals--;
+		fake_ns += 20000000;
+		return -ENOMEM;
+	}
+	return t_call(n, a, b, c, d, e, f);
+}
+
+/* It is charged until the kernel has ended the rings of a process that has died. */
+TEST(a_domain_waits_for_the_locked_memory_of_a_predecessor_and_not_for_ever)
+{
+	struct hugepin_reg r[2];
+	struct io_uring ring;
+	struct hp_uring *u;
+	char *p;
+
+	if (!ring_open(&ring, 0))
+		return;
+	p = pages(2 * PAGE);
+	hp_clock_set(fake_clock);
+	u = context(&ring, 0, 4);
+	refusals = 5;
+	EXPECT_EQ(reg(u, p, PAGE, &r[0]), 0);
+	EXPECT_EQ(refusals, 0);
+	refusals = 2;
+	EXPECT_EQ(reg(u, p + PAGE, PAGE, &r[1]), -ENOMEM); /* now it has registered, the room is short */
+	EXPECT_EQ(refusals, 1);
+	refusals = 0;
+	EXPECT_EQ(backend->dereg(u, &r[0]), 0);
+	backend->close(u);
+	io_uring_unregister_buffers(&ring);
+	u = context(&ring, 0, 4);
+	refusals = 1000;
+	EXPECT_EQ(reg(u, p, PAGE, &r[0]), -ENOMEM);
+	EXPECT(refusals > 980);
+	EXPECT_EQ(reg(u, p, PAGE, &r[0]), -ENOMEM);
+	refusals = 0;
+	EXPECT_EQ(reg(u, p, PAGE, &r[0]), 0);
+	EXPECT_EQ(backend->dereg(u, &r[0]), 0);
+	backend->close(u);
+	hp_clock_set(NULL);
+	io_uring_queue_exit(&ring);
+	munmap(p, 2 * PAGE);
 }
 
 static void *in_another_thread(void *arg)
