@@ -427,6 +427,8 @@ int hugepin_domain_trim(hugepin_domain *d, uint64_t bytes)
 		return -EPERM;
 	if (hp_locks_held) /* by what a signal handler has interrupted, or the caller of a callback */
 		return -EDEADLK;
+	if (hp_attention_is(d, HP_BUSY))
+		hp_uffd_wait();
 	hp_lock(&d->lock);
 	hp_gone_drain(d);
 	hp_region_deregister_dead(d);

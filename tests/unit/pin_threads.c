@@ -160,6 +160,33 @@ static void *other_thread(void *d)
 	return NULL;
 }
 
+static void *forget(void *p)
+{
+	EXPECT_EQ(hugepin_forget(p, 4096), 0);
+	return NULL;
+}
+
+TEST(the_openers_trim_does_the_owed_work_and_leaves_the_rest)
+{
+	hugepin_domain *d;
+	pthread_t t;
+	char *p = map(MIB);
+
+	device_reset(&device);
+	device.limits.flags = HUGEPIN_LIMIT_OPENER;
+	d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	EXPECT_EQ(touch(d, p, 4096), 0);
+	EXPECT_EQ(touch(d, p + MIB / 2, 4096), 0);
+	pthread_create(&t, NULL, forget, p);
+	pthread_join(t, NULL);
+	EXPECT_EQ(device.regs, 2);
+	EXPECT_EQ(hugepin_domain_trim(d, UINT64_MAX), 0);
+	EXPECT_EQ(device.regs, 1);
+	EXPECT(registered(d, p + MIB / 2, 4096));
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
 TEST(an_opener_only_device_is_called_by_the_opener_alone)
 {
 	hugepin_domain *d;
