@@ -190,17 +190,17 @@ static void send_message(struct side *s, uint64_t tag, uint64_t word)
 	check(ret < 0 ? ret : 0, "send");
 }
 
-static void hear(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+static void hear(void *arg, const struct hugepin_sg_record *r)
 {
 	struct side *s = arg;
 	uint64_t word;
-	if (part || parts != 1 || len != sizeof word)
+	if (r->part || r->parts != 1 || r->len != sizeof word)
 		errx(1, "no message of this program");
-	memcpy(&word, data, sizeof word);
-	if (tag == HERE) {
+	memcpy(&word, r->data, sizeof word);
+	if (r->tag == HERE) {
 		s->peer_rkey = (uint32_t)word;
 		s->answered = true;
-	} else if (tag == DONE) {
+	} else if (r->tag == DONE) {
 		check(hugepin_unpin(s->domain, &s->table_pin), "unpin");
 	} else if (word - (uintptr_t)s->table < table_bytes) {
 		void *number = (void *)(uintptr_t)word;

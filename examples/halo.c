@@ -172,21 +172,22 @@ static void face_sent(void *arg, uint64_t tag, int status)
 }
 
 /* Put a face, or a part of one, into the ghost cells. */
-static void face_arrived(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+static void face_arrived(void *arg, const struct hugepin_sg_record *r)
 {
 	struct side *s = arg;
-	size_t row = edge * sizeof(double), *at = parts && tag < 2 * fields ? &s->at[tag] : NULL;
+	size_t row = edge * sizeof(double), *at = r->parts && r->tag < 2 * fields ? &s->at[r->tag] : NULL;
+	size_t len = r->len;
 	if (!at || len > edge * row - *at)
 		errx(1, "the peer sends something else");
-	for (const char *from = data; len;) {
+	for (const char *from = r->data; len;) {
 		size_t in_row = *at % row, n = len < row - in_row ? len : row - in_row;
-		double *to = &s->field[tag / 2][cell(1 + (unsigned)(*at / row), tag % 2 ? 0 : edge + 1, 1)];
+		double *to = &s->field[r->tag / 2][cell(1 + (unsigned)(*at / row), r->tag % 2 ? 0 : edge + 1, 1)];
 		memcpy((char *)to + in_row, from, n);
 		from += n;
 		len -= n;
 		*at += n;
 	}
-	if (part + 1 == parts) {
+	if (r->part + 1 == r->parts) {
 		*at = 0;
 		s->arrived++;
 	}

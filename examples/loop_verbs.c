@@ -101,17 +101,16 @@ static void done(void *peer, uint64_t number, int status)
 }
 
 /* The pool calls this for each record. */
-static void asked(void *arg, uint32_t qp_num, uint64_t tag,
-    const void *data, size_t len, unsigned part, unsigned parts)
+static void asked(void *arg, const struct hugepin_sg_record *r)
 {
-	struct peer *p = by_number[(uint16_t)qp_num];
+	struct peer *p = by_number[(uint16_t)r->wc->qp_num];
 	uint64_t n = VALUES;
 
-	(void)arg, (void)tag, (void)part;
+	(void)arg;
 	if (!p || p->ended)
 		return;
-	if (len == sizeof n && parts == 1)
-		memcpy(&n, data, sizeof n);
+	if (r->len == sizeof n && r->parts == 1)
+		memcpy(&n, r->data, sizeof n);
 	if (n >= VALUES || p->count == AHEAD) {
 		end_peer(p);
 		return;

@@ -152,10 +152,20 @@ typedef struct hugepin_sgq hugepin_sgq;
  * failed, or the queue was closed. There is exactly one callback for each add that returned 0 or more. */
 typedef void (*hugepin_done_fn)(void *arg, uint64_t tag, int status);
 
-/* A record arrived. It lies in the queue's memory, and is gone when this returns. part, parts: as in struct
- * hugepin_sg_rx. Raw queues: all bytes of one message, with tag 0. parts 0, and data NULL: a message came that is no
- * frame. */
-typedef void (*hugepin_recv_fn)(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts);
+/* A record that has arrived. It is the queue's or the pool's, and gone when the callback returns. */
+struct hugepin_sg_record {
+	const void *data; /* raw queues: all bytes of one message, with tag 0 */
+	size_t len;
+	uint64_t tag;
+	unsigned part, parts; /* as in struct hugepin_sg_rx. parts 0, and data NULL: a message that has no record */
+	/* The message's completion: qp_num, src_qp, slid ... If wc_flags has IBV_WC_WITH_IMM, imm_data. Immediate data
+	 * belongs to the last record of its frame, and the others' wc_flags lack the flag. */
+	const struct ibv_wc *wc;
+	struct ibv_grh *grh; /* UD: the routing header, as ibv_create_ah_from_wc takes it; else NULL */
+};
+
+/* A record has arrived. */
+typedef void (*hugepin_recv_fn)(void *arg, const struct hugepin_sg_record *record);
 
 /* Post a chain of work requests, as ibv_post_send does: 0, or an error with *bad the first that was not taken. A taken
  * work request stays where it is until its frame has completed. So the function may also keep the chain and post it
@@ -195,11 +205,6 @@ int hugepin_sg_wc(const struct ibv_wc *wc);
  * as are still spare. So a destination that does not complete never stops others. Any thread. */
 typedef struct hugepin_sgpool hugepin_sgpool;
 
-/* As hugepin_recv_fn, for receives of a pool: qp_num tells the queue pair that the message came by. Threads that hand
- * in completions of one pool run it at once. It may add to queues. */
-typedef void (*hugepin_sgpool_recv_fn)(void *arg, uint32_t qp_num, uint64_t tag, const void *data, size_t len,
-				       unsigned part, unsigned parts);
-
 struct hugepin_sgpool_attr {
 	size_t size; /* sizeof */
 	hugepin_domain *domain; /* the slots are pinned in it; it is also the domain of the queues */
@@ -207,10 +212,11 @@ struct hugepin_sgpool_attr {
 	uint32_t frame_bytes; /* the longest frame; 0: 8 KiB */
 	uint32_t max_sge; /* elements of a frame, if the queue pair has as many; 0: 16 */
 	/* Receiving, for queue pairs of type RC: so many slots of frame_bytes are posted on the shared receive queue, and
-	 * posted again. 0: the caller receives. */
+	 * posted again. 0: the caller receives. Threads that hand in completions of one pool run recv at once. It may add
+	 * to queues. wc->qp_num tells the queue pair that the message came by. */
 	uint32_t recv_slots;
 	struct ibv_srq *srq;
-	hugepin_sgpool_recv_fn recv;
+	hugepin_recv_fn recv;
 	void *recv_arg;
 };
 
@@ -270,6 +276,11 @@ int hugepin_sgq_open(const struct hugepin_sgq_attr *attr, hugepin_sgq **ret_);
  * Or the provider's error at the post of an earlier frame, to make room. */
 int hugepin_sgq_add(hugepin_sgq *q, const struct iovec *iov, int n, uint64_t tag, hugepin_done_fn done, void *arg,
 		    unsigned flags);
+
+/* As hugepin_sgq_add, with immediate data (as in struct ibv_send_wr, in network byte order), which the receiver gets
+ * with the sub-message's last part. There is one for a work request, so it ends its frame, which is sent at once. */
+int hugepin_sgq_add_imm(hugepin_sgq *q, const struct iovec *iov, int n, uint64_t tag, hugepin_done_fn done, void *arg,
+			unsigned flags, __be32 imm_data);
 
 /* Send the frames that are held. 0; -ESHUTDOWN; or the provider's error: then the frame stays held, and later calls
  * send it. */

@@ -59,13 +59,13 @@ int hugepin_lendq_send(hugepin_lendq *q, const void *msg, size_t len)
 
 /* A callback of the queue, for each record. A record that cannot be a message goes to the lend as an empty one, because
  * the lend counts these. If the lend cannot take a message, the connection ends, because none may be left out. */
-static void hear(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+static void hear(void *arg, const struct hugepin_sg_record *r)
 {
 	struct hugepin_lendq *q = arg;
-	bool whole = data && !tag && !part && parts == 1;
+	bool whole = r->data && !r->tag && !r->part && r->parts == 1;
 	if (q->over)
 		return;
-	int err = hugepin_lend_message(q->lend, q->peer, whole ? data : "", whole ? len : 0);
+	int err = hugepin_lend_message(q->lend, q->peer, whole ? r->data : "", whole ? r->len : 0);
 	if (!err || err == -ENOTCONN)
 		return;
 	atomic_store_explicit(&q->report, err, memory_order_relaxed);

@@ -199,6 +199,20 @@ void hp_sgq_destroy(struct hugepin_sgq *q)
 	free(q);
 }
 
+bool hp_sgq_grow_subs(struct hugepin_sgq *q)
+{
+	uint64_t mask = q->sub_mask * 2 + 1;
+	struct hp_sgq_sub *sub = q->sub_mask < q->sub_mask_max ? calloc(mask + 1, sizeof *sub) : NULL;
+	if (!sub)
+		return false;
+	for (uint64_t i = q->told; i < q->added; i++)
+		sub[i & mask] = q->sub[i & q->sub_mask];
+	free(q->sub);
+	q->sub = sub;
+	q->sub_mask = mask;
+	return true;
+}
+
 /* Complete a queue whose slots are a pool's. */
 static int open_in_pool(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 {

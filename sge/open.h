@@ -15,6 +15,9 @@ struct hp_sgq_owner {
 /* As hugepin_sgq_open(), for this owner. */
 int hp_sgq_open(const struct hugepin_sgq_attr *attr, const struct hp_sgq_owner *owner, hugepin_sgq **ret_);
 
+/* With a pool: double the ring of sub-messages. False: it has its full length, or there is no memory. */
+bool hp_sgq_grow_subs(struct hugepin_sgq *q);
+
 /* Free the queue's memory. Does not touch the queue pair, which may be destroyed already. */
 void hp_sgq_destroy(struct hugepin_sgq *q);
 

@@ -9,6 +9,7 @@
 
 #include "sge/error.h"
 #include "sge/id.h"
+#include "sge/receive.h"
 
 #define LINE ((size_t)64)
 #define SLOTS_MAX (1u << 20)
@@ -81,20 +82,6 @@ static int post_idle(struct hugepin_sgpool *p)
 	return err;
 }
 
-static void hand_out(struct hugepin_sgpool *p, const struct ibv_wc *wc, const char *data)
-{
-	struct hugepin_sg_rx rx;
-	struct iovec record;
-	uint64_t tag = 0;
-
-	/* The completion of an RDMA WRITE with immediate data uses up a receive, too, but its slot holds no data. */
-	if (wc->opcode != IBV_WC_RECV || wc->byte_len > p->frame_bytes || hugepin_sg_iter(&rx, data, wc->byte_len) < 0)
-		p->recv(p->recv_arg, wc->qp_num, 0, NULL, 0, 0, 0);
-	else
-		while (hugepin_sg_next(&rx, &record, &tag))
-			p->recv(p->recv_arg, wc->qp_num, tag, record.iov_base, record.iov_len, rx.part, rx.parts);
-}
-
 static int take_received(struct hp_taker *taker, const struct ibv_wc *wc)
 {
 	struct hugepin_sgpool *p = (struct hugepin_sgpool *)taker;
@@ -113,8 +100,10 @@ static int take_received(struct hp_taker *taker, const struct ibv_wc *wc)
 	if (!out)
 		return 0;
 	/* The slot is this thread's now. A receive that failed with its queue pair has no data. */
-	if (!wc->status)
-		hand_out(p, wc, p->recv_slots + slot * p->recv_bytes);
+	if (!wc->status) {
+		const struct hp_sg_receiver to = { p->recv, p->recv_arg, 0, p->frame_bytes, false };
+		hp_sg_hand_out(&to, wc, p->recv_slots + slot * p->recv_bytes);
+	}
 	pthread_mutex_lock(&p->lock);
 	p->receiving--;
 	p->idle[p->idle_count++] = slot;

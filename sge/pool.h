@@ -26,7 +26,7 @@ struct hugepin_sgpool {
 	struct hugepin_pin *pin;
 	struct ibv_send_wr *wr;
 	struct ibv_srq *srq;
-	hugepin_sgpool_recv_fn recv;
+	hugepin_recv_fn recv;
 	void *recv_arg;
 	uint32_t recv_max;
 	size_t recv_bytes;

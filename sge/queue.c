@@ -27,7 +27,6 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "sge/error.h"
@@ -42,6 +41,8 @@
 enum { BATCH = 16 }; /* completions polled at once */
 #define PARTS_MAX UINT16_MAX
 
+#define WITH_IMM (1u << 31) /* a flag of add(): immediate data is in the upper half */
+#define MARKS (HUGEPIN_SG_SOLICITED | WITH_IMM) /* what the last frame of a sub-message tells the adapter */
 #define ADD_FLAGS (HUGEPIN_SG_COPY_OK | HUGEPIN_SG_MULTI | HUGEPIN_SG_NOW | HUGEPIN_SG_SOLICITED | HUGEPIN_SG_COLD)
 
 /* ------------------------------------------------------------------ threads */
@@ -298,7 +299,13 @@ static void frame_close(struct hugepin_sgq *q, const size_t *len, const uint64_t
 	bool skip = !sge[0].length, inlined = f->sges == 1 && sge[0].length <= q->max_inline && !skip;
 	wr->sg_list = (struct ibv_sge *)(sge + skip);
 	wr->num_sge = (int)(f->sges - skip);
-	wr->send_flags = (f->solicited ? IBV_SEND_SOLICITED : 0) | (inlined ? IBV_SEND_INLINE : 0);
+	wr->send_flags = inlined ? IBV_SEND_INLINE : 0;
+	wr->opcode = IBV_WR_SEND;
+	if (HP_UNLIKELY(f->marks)) {
+		wr->send_flags |= f->marks & HUGEPIN_SG_SOLICITED ? IBV_SEND_SOLICITED : 0;
+		wr->opcode = f->marks & WITH_IMM ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND;
+		wr->imm_data = q->imm;
+	}
 	q->next++;
 }
 
@@ -322,14 +329,13 @@ static int post_chain(struct hugepin_sgq *q, struct ibv_send_wr *first, struct i
 /* Post the closed frames. 0, or the provider's error: refused frames stay closed, for the next call. */
 static int post_closed(struct hugepin_sgq *q)
 {
+	if (q->posted == q->next)
+		return 0;
 	struct ibv_send_wr *first = &q->wr[slot_of(q, q->posted)], *bad = first;
 	/* The frame under construction is certain to follow only if a completion will come, because the completion
 	 * posts it. */
 	bool follows = holds_frame(q) && q->signalled_out;
 	uint32_t unsignalled = q->unsignalled;
-
-	if (q->posted == q->next)
-		return 0;
 	for (uint64_t n = q->posted; n < q->next; n++) {
 		struct ibv_send_wr *wr = &q->wr[slot_of(q, n)];
 		bool chained = n + 1 < q->next, signalled = (!chained && !follows) || ++unsignalled >= q->signal_every;
@@ -556,24 +562,10 @@ static uint32_t sges_needed(const struct iovec *iov, int n, uint32_t copy_below,
 	return need;
 }
 
-/* With a pool: double the ring of sub-messages. False: it has its full length, or there is no memory. */
-static bool grow_subs(struct hugepin_sgq *q)
-{
-	uint64_t mask = q->sub_mask * 2 + 1;
-	struct hp_sgq_sub *sub = q->sub_mask < q->sub_mask_max ? calloc(mask + 1, sizeof *sub) : NULL;
-	if (!sub)
-		return false;
-	for (uint64_t i = q->told; i < q->added; i++)
-		sub[i & mask] = q->sub[i & q->sub_mask];
-	free(q->sub);
-	q->sub = sub;
-	q->sub_mask = mask;
-	return true;
-}
-
 static int add_sub(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64_t bytes, const struct hp_sgq_sub *sub,
-		   unsigned flags)
+		   uint64_t how)
 {
+	const unsigned flags = (unsigned)how;
 	uint64_t part_bytes = hp_sgq_room_for(q, 1), parts = 1;
 	bool whole = bytes <= part_bytes;
 	if (!whole) {
@@ -584,7 +576,7 @@ static int add_sub(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64
 		if (!split || parts > HP_MIN(q->depth, PARTS_MAX) || (q->pool && parts > hp_sgpool_most(q->pool)))
 			return -EMSGSIZE;
 	}
-	if (q->added - q->told > q->sub_mask && !grow_subs(q))
+	if (q->added - q->told > q->sub_mask && !hp_sgq_grow_subs(q))
 		return -EAGAIN;
 
 	/* If the pieces need too many elements, copy longer pieces, too; the longest pieces keep theirs. */
@@ -624,7 +616,10 @@ static int add_sub(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64
 		if (q->deadline_ns && !f->subs)
 			f->first_ns = hp_clock_ns();
 		f->bytes += (uint32_t)len;
-		f->solicited |= !!(flags & HUGEPIN_SG_SOLICITED) && part + 1 == parts;
+		if (HP_UNLIKELY(flags & MARKS) && part + 1 == parts) {
+			f->marks |= flags & MARKS;
+			q->imm = (uint32_t)(how >> 32);
+		}
 		if (whole) {
 			q->len[f->subs] = len;
 			q->tag[f->subs++] = sub->tag;
@@ -638,7 +633,9 @@ static int add_sub(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64
 	q->sub[q->added++ & q->sub_mask] = *sub;
 	/* The queue has accepted the sub-message, so if posting fails now, the sub-message stays, and the next flush
 	 * returns the error. */
-	kick(q, flags & HUGEPIN_SG_NOW);
+	if (whole && (flags & HUGEPIN_SG_NOW || due(q)))
+		close_held(q);
+	post_closed(q);
 	return !gathered;
 }
 
@@ -651,12 +648,13 @@ int hugepin_sgq_open(const struct hugepin_sgq_attr *attr, hugepin_sgq **ret_)
 	return hp_sgq_open(attr, &program, ret_);
 }
 
-int hugepin_sgq_add(hugepin_sgq *q, const struct iovec *iov, int n, uint64_t tag, hugepin_done_fn done, void *arg,
-		    unsigned flags)
+/* how: the flags, and immediate data above them. hugepin_sgq_add() is a jump here. */
+static __attribute__((noinline)) int add(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64_t tag,
+					 hugepin_done_fn done, void *arg, uint64_t how)
 {
 	uint64_t bytes;
 	int saved_errno, err = hp_iov_bytes(iov, n, &bytes);
-	if (err || flags & ~(unsigned)ADD_FLAGS)
+	if (err)
 		return -EINVAL;
 	if (bytes > UINT32_MAX)
 		return -EOVERFLOW;
@@ -664,8 +662,21 @@ int hugepin_sgq_add(hugepin_sgq *q, const struct iovec *iov, int n, uint64_t tag
 	if (err)
 		return err;
 	struct hp_sgq_sub sub = { .done = done, .arg = arg, .tag = tag, .len = (uint32_t)bytes };
-	err = q->failed || q->closing ? -ESHUTDOWN : add_sub(q, iov, n, bytes, &sub, flags);
+	err = q->failed || q->closing ? -ESHUTDOWN : add_sub(q, iov, n, bytes, &sub, how);
 	return leave_queue(q, saved_errno, err);
+}
+
+int hugepin_sgq_add(hugepin_sgq *q, const struct iovec *iov, int n, uint64_t tag, hugepin_done_fn done, void *arg,
+		    unsigned flags)
+{
+	return flags & ~(unsigned)ADD_FLAGS ? -EINVAL : add(q, iov, n, tag, done, arg, flags);
+}
+
+int hugepin_sgq_add_imm(hugepin_sgq *q, const struct iovec *iov, int n, uint64_t tag, hugepin_done_fn done, void *arg,
+			unsigned flags, __be32 imm_data)
+{
+	return flags & ~(unsigned)ADD_FLAGS ? -EINVAL :
+		add(q, iov, n, tag, done, arg, (uint64_t)imm_data << 32 | flags | WITH_IMM | HUGEPIN_SG_NOW);
 }
 
 int hugepin_sgq_flush(hugepin_sgq *q)

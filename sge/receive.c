@@ -20,28 +20,49 @@ bool hp_sgq_received(struct hugepin_sgq *q, const struct ibv_wc *wc)
 		hp_sgq_fail(q, wc);
 		return true;
 	}
-	/* The completion of an RDMA WRITE with immediate data uses up a receive, too, but its slot holds no data. */
 	uint32_t at = q->arrived_first + q->arrived_count++;
-	q->arrived[at < q->recv_depth ? at : at - q->recv_depth] = (struct hp_sgq_arrival){
-		.slot = slot, .len = wc->opcode == IBV_WC_RECV ? wc->byte_len : 0, .data = wc->opcode == IBV_WC_RECV };
+	q->arrived[at < q->recv_depth ? at : at - q->recv_depth] = (struct hp_sgq_arrival){ .slot = slot, .wc = *wc };
 	return true;
+}
+
+void hp_sg_hand_out(const struct hp_sg_receiver *to, const struct ibv_wc *wc, char *slot)
+{
+	struct hugepin_sg_record r = { .wc = wc, .grh = to->grh ? (struct ibv_grh *)slot : NULL };
+	struct ibv_wc not_last = *wc;
+	struct hugepin_sg_rx rx;
+	struct iovec record;
+	const char *data = slot + to->grh;
+	size_t len = wc->byte_len - to->grh;
+	int left = -EILSEQ;
+
+	not_last.wc_flags &= ~(unsigned)IBV_WC_WITH_IMM;
+	/* The completion of an RDMA WRITE with immediate data uses up a receive, too, but its slot holds no data. */
+	if (wc->opcode == IBV_WC_RECV && wc->byte_len >= to->grh && len <= to->frame_bytes)
+		left = to->raw ? 1 : hugepin_sg_iter(&rx, data, len);
+	if (left < 0 || (!left && wc->wc_flags & IBV_WC_WITH_IMM)) {
+		to->recv(to->arg, &r);
+	} else if (to->raw) {
+		r.data = data;
+		r.len = len;
+		r.parts = 1;
+		to->recv(to->arg, &r);
+	} else {
+		r.part = rx.part;
+		r.parts = rx.parts;
+		while (hugepin_sg_next(&rx, &record, &r.tag)) {
+			r.data = record.iov_base;
+			r.len = record.iov_len;
+			r.wc = --left ? &not_last : wc;
+			to->recv(to->arg, &r);
+		}
+	}
 }
 
 void hp_sgq_hand_out(struct hugepin_sgq *q, const struct hp_sgq_arrival *arrived)
 {
-	const char *data = q->recv_slots + arrived->slot * q->recv_bytes + q->grh;
-	size_t len = arrived->len - q->grh;
-	struct hugepin_sg_rx rx;
-	struct iovec record;
-	uint64_t tag = 0;
-	if (!arrived->data || arrived->len < q->grh || len > q->frame_bytes ||
-	    (!hp_sgq_raw(q) && hugepin_sg_iter(&rx, data, len) < 0))
-		q->recv(q->recv_arg, 0, NULL, 0, 0, 0);
-	else if (hp_sgq_raw(q))
-		q->recv(q->recv_arg, 0, data, len, 0, 1);
-	else
-		while (hugepin_sg_next(&rx, &record, &tag))
-			q->recv(q->recv_arg, tag, record.iov_base, record.iov_len, rx.part, rx.parts);
+	const struct hp_sg_receiver to = { q->recv, q->recv_arg, q->grh, q->frame_bytes, hp_sgq_raw(q) };
+
+	hp_sg_hand_out(&to, &arrived->wc, q->recv_slots + arrived->slot * q->recv_bytes);
 }
 
 /* In the error state nothing is posted, because the receive might be outstanding for ever: some providers do not flush

@@ -12,6 +12,18 @@
 /* Note what has arrived by a completed receive. False: there is no such receive. */
 bool hp_sgq_received(struct hugepin_sgq *q, const struct ibv_wc *wc);
 
+/* Who is told what arrives, and in what form it arrives. */
+struct hp_sg_receiver {
+	hugepin_recv_fn recv;
+	void *arg;
+	size_t grh; /* bytes in front of the message */
+	uint32_t frame_bytes;
+	bool raw;
+};
+
+/* Tell the receiver of the message of this completion, which is in the slot: each record, or that there is none. */
+void hp_sg_hand_out(const struct hp_sg_receiver *, const struct ibv_wc *, char *slot);
+
 /* Hand this to the queue's receiver. Its slot is the caller's meanwhile. */
 void hp_sgq_hand_out(struct hugepin_sgq *q, const struct hp_sgq_arrival *arrived);
 

@@ -41,8 +41,8 @@ struct hp_sgq_sub {
 
 /* A message that has arrived and was not handed out yet. */
 struct hp_sgq_arrival {
-	uint32_t slot, len;
-	bool data; /* the slot has it; false: an RDMA WRITE with immediate data */
+	uint32_t slot;
+	struct ibv_wc wc; /* the receive's completion */
 };
 
 /* For a frame under construction all members are valid, first_ns only if the queue has a deadline. */
@@ -55,7 +55,8 @@ struct hp_sgq_frame {
 	uint32_t sges, pins; /* elements and pins; the first element is in the slot, and may be empty */
 	uint16_t part, parts;
 	bool open; /* the last element is in the slot: the next copied piece extends it */
-	bool solicited, signalled;
+	bool signalled;
+	uint32_t marks; /* HUGEPIN_SG_SOLICITED, and another one of queue.c */
 };
 
 static const struct hp_sgq_frame hp_sgq_empty_frame = { .sges = 1, .parts = 1, .open = true };
@@ -113,6 +114,7 @@ struct hugepin_sgq {
 	uint32_t signalled_out;
 	uint32_t unsignalled; /* frames posted since the last signalled one */
 	uint32_t idle_count, arrived_first, arrived_count;
+	__be32 imm; /* immediate data of the sub-message that is being added */
 	int carry; /* status of a sub-message's failed part, until its last part has completed */
 	bool in_callback;
 	bool failed; /* the queue pair has failed */

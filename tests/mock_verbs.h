@@ -328,7 +328,8 @@ static inline void mock_datagram(struct mock_qp *q, const struct mock_wr *w, con
 	mock_rq(to)->recv_done++;
 	mock_complete(to, true, (struct ibv_wc){
 		.wr_id = r->id, .status = status, .opcode = IBV_WC_RECV, .byte_len = (uint32_t)(MOCK_GRH + len),
-		.wc_flags = IBV_WC_GRH, .src_qp = q->qp.qp_num });
+		.wc_flags = IBV_WC_GRH | (w->opcode == IBV_WR_SEND_WITH_IMM ? IBV_WC_WITH_IMM : 0), .imm_data = w->imm,
+		.src_qp = q->qp.qp_num });
 	if (status)
 		mock_flush(to);
 }

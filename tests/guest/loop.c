@@ -36,14 +36,14 @@ static uint64_t number_of(const struct client *c, unsigned round)
 	return ((uint64_t)(c - clients) * 13 + round * 7) % VALUES;
 }
 
-static void heard(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+static void heard(void *arg, const struct hugepin_sg_record *r)
 {
 	struct client *c = arg;
 	char value[VALUE];
 
-	memset(value, (int)tag, sizeof value);
-	EXPECT(!part && parts == 1 && len == VALUE && !memcmp(data, value, sizeof value));
-	EXPECT_EQ(tag, number_of(c, c->heard));
+	memset(value, (int)r->tag, sizeof value);
+	EXPECT(!r->part && r->parts == 1 && r->len == VALUE && !memcmp(r->data, value, sizeof value));
+	EXPECT_EQ(r->tag, number_of(c, c->heard));
 	c->heard++;
 }
 

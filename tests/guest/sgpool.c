@@ -33,18 +33,18 @@ static void done(void *arg, uint64_t tag, int status)
 	p->cancelled += !!status;
 }
 
-static void hear(void *arg, uint32_t qp_num, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+static void hear(void *arg, const struct hugepin_sg_record *r)
 {
 	struct pair *p = NULL;
-	(void)arg, (void)part;
+	(void)arg;
 	for (int i = 0; i < PAIRS; i++)
-		if (pair[i].qp[1]->qp_num == qp_num)
+		if (pair[i].qp[1]->qp_num == r->wc->qp_num)
 			p = &pair[i];
-	if (!EXPECT(p) || !EXPECT_EQ(parts, 1))
+	if (!EXPECT(p) || !EXPECT_EQ(r->parts, 1))
 		return;
-	EXPECT_EQ(tag, p->heard);
-	EXPECT_EQ(len, length_of(tag));
-	EXPECT(!memcmp(data, memory + tag * LONGEST, len));
+	EXPECT_EQ(r->tag, p->heard);
+	EXPECT_EQ(r->len, length_of(r->tag));
+	EXPECT(!memcmp(r->data, memory + r->tag * LONGEST, r->len));
 	p->heard++;
 }
 

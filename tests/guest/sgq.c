@@ -68,19 +68,30 @@ static void done(void *arg, uint64_t tag, int status)
 	free_area(s, s->told++);
 }
 
-static void hear(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+static void hear(void *arg, const struct hugepin_sg_record *r)
 {
 	struct side *s = arg, *from = &side[s == side];
 	bool second = from != side, same = true;
-	EXPECT_EQ(tag, s->heard);
-	EXPECT(parts > 0 && tag < from->added + 1 && s->got + len <= from->len[tag]);
-	EXPECT_EQ(part == 0, s->got == 0 || part == 0);
-	for (size_t i = 0; i < len; i++)
-		same &= ((const char *)data)[i] == byte_of((unsigned)tag, s->got + i, second);
+	EXPECT_EQ(r->tag, s->heard);
+	EXPECT(r->parts > 0 && r->tag < from->added + 1 && s->got + r->len <= from->len[r->tag]);
+	EXPECT_EQ(r->part == 0, s->got == 0 || r->part == 0);
+	for (size_t i = 0; i < r->len; i++)
+		same &= ((const char *)r->data)[i] == byte_of((unsigned)r->tag, s->got + i, second);
 	EXPECT(same);
-	s->got += len;
-	if (part + 1 == parts) {
-		EXPECT_EQ(s->got, from->len[tag]);
+	if (wire.ah) { /* what an answer to a datagram needs */
+		EXPECT(r->grh && r->wc->src_qp == from->qp->qp_num);
+		struct ibv_wc wc = *r->wc;
+		struct ibv_ah *back = r->tag % 100 ? NULL : ibv_create_ah_from_wc(wire.port.pd, &wc, r->grh, 1);
+		EXPECT(r->tag % 100 || back);
+		if (back)
+			EXPECT_EQ(ibv_destroy_ah(back), 0);
+	}
+	EXPECT_EQ(!!(r->wc->wc_flags & IBV_WC_WITH_IMM), r->tag % 50 == 7 && r->part + 1 == r->parts);
+	if (r->wc->wc_flags & IBV_WC_WITH_IMM)
+		EXPECT_EQ(r->wc->imm_data, htobe32((uint32_t)r->tag));
+	s->got += r->len;
+	if (r->part + 1 == r->parts) {
+		EXPECT_EQ(s->got, from->len[r->tag]);
 		s->got = 0;
 		s->heard++;
 	}
@@ -117,7 +128,9 @@ static int add(struct side *s, uint32_t max, unsigned flags)
 	unsigned number = s->added;
 	s->len[number] = (uint32_t)at;
 	s->area[number] = (int16_t)a;
-	int got = hugepin_sgq_add(s->queue, iov, n, number, done, s, flags);
+	int got = number % 50 == 7 ?
+		hugepin_sgq_add_imm(s->queue, iov, n, number, done, s, flags, htobe32(number)) :
+		hugepin_sgq_add(s->queue, iov, n, number, done, s, flags);
 	if (got < 0)
 		return got;
 	s->used[a] = true;

@@ -83,15 +83,15 @@ static size_t length_of(uint64_t tag)
 
 static bool any_length;
 
-static void pair_hear(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+static void pair_hear(void *arg, const struct hugepin_sg_record *r)
 {
 	struct pair *p = arg;
-	EXPECT_EQ(tag, p->heard);
-	if (parts == 1 && !any_length) {
-		EXPECT_EQ(len, length_of(tag));
-		EXPECT(!memcmp(data, text + tag, len));
+	EXPECT_EQ(r->tag, p->heard);
+	if (r->parts == 1 && !any_length) {
+		EXPECT_EQ(r->len, length_of(r->tag));
+		EXPECT(!memcmp(r->data, text + r->tag, r->len));
 	}
-	p->heard += part + 1 == parts;
+	p->heard += r->part + 1 == r->parts;
 }
 
 /* The last `slow` pairs have nobody who receives. */
@@ -313,18 +313,17 @@ TEST(queue_pairs_that_fail_give_their_slots_back)
 static hugepin_sgpool *in_pool;
 static unsigned spoiled;
 
-static void shared_hear(void *arg, uint32_t qp_num, uint64_t tag, const void *data, size_t len, unsigned part,
-			unsigned parts)
+static void shared_hear(void *arg, const struct hugepin_sg_record *r)
 {
 	EXPECT(arg == pair);
 	EXPECT_EQ(hugepin_sgpool_close(in_pool), -EBUSY);
-	if (!parts) {
+	if (!r->parts) {
 		spoiled++;
 		return;
 	}
 	for (unsigned i = 0; i < PAIRS; i++)
-		if (pair[i].qp[1]->qp.qp_num == qp_num)
-			pair_hear(&pair[i], tag, data, len, part, parts);
+		if (pair[i].qp[1]->qp.qp_num == r->wc->qp_num)
+			pair_hear(&pair[i], r);
 }
 
 /* All receive by one shared queue, with one completion queue for all. */

@@ -37,13 +37,13 @@ static const struct hugepin_backend refusing = {
 
 /* ------------------------------------------------------------------ queues of a pool */
 
-static void hear_pair(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+static void hear_pair(void *arg, const struct hugepin_sg_record *r)
 {
 	struct pair *p = arg;
 
-	EXPECT(part == 0 && parts == 1);
-	EXPECT_EQ(tag, p->heard);
-	EXPECT(len == sizeof tag && !memcmp(data, &tag, len));
+	EXPECT(r->part == 0 && r->parts == 1);
+	EXPECT_EQ(r->tag, p->heard);
+	EXPECT(r->len == sizeof r->tag && !memcmp(r->data, &r->tag, r->len));
 	p->heard++;
 }
 
@@ -171,7 +171,7 @@ TEST(in_a_child_the_pool_is_the_parents_and_closes_there_without_a_trace)
 	struct ibv_cq *cq = mock_cq(8);
 	struct mock_qp *shared = mock_qp(IBV_QPT_RC, cq, &cap, NULL);
 	struct hugepin_sgpool_attr pa = { .size = sizeof pa, .domain = domain, .slots = 4, .frame_bytes = FRAME,
-					  .recv_slots = 4, .srq = &shared->srq, .recv = (hugepin_sgpool_recv_fn)(void (*)(void))hear_pair };
+					  .recv_slots = 4, .srq = &shared->srq, .recv = hear_pair };
 	uint64_t tag = 0;
 
 	EXPECT_EQ(hugepin_sgpool_open(&pa, &pool), 0);
@@ -226,7 +226,7 @@ static int open_and_send(struct ibv_srq *srq)
 {
 	struct hugepin_sgpool_attr pa = { .size = sizeof pa, .domain = domain, .slots = 4, .frame_bytes = FRAME, .max_sge = 3,
 					  .recv_slots = 4, .srq = srq,
-					  .recv = (hugepin_sgpool_recv_fn)(void (*)(void))hear_pair };
+					  .recv = hear_pair };
 	int errors = 0, err;
 
 	errno = 77;

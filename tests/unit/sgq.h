@@ -87,17 +87,17 @@ static inline void done(void *arg, uint64_t tag, int status)
 	told++;
 }
 
-static inline void hear(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+static inline void hear(void *arg, const struct hugepin_sg_record *r)
 {
 	(void)arg;
-	unsigned i = (unsigned)(tag / UINT64_C(0x100000001));
-	if (!EXPECT(parts > 0) || !EXPECT_EQ(i, heard) || !EXPECT(i < added + 1))
+	unsigned i = (unsigned)(r->tag / UINT64_C(0x100000001));
+	if (!EXPECT(r->parts > 0) || !EXPECT_EQ(i, heard) || !EXPECT(i < added + 1))
 		return;
-	EXPECT_EQ(part ? sub[i].got > 0 : sub[i].got == 0, 1);
-	EXPECT(sub[i].got + len <= sub[i].len && !memcmp(sub[i].bytes + sub[i].got, data, len));
-	sub[i].got += len;
-	heard += part + 1 == parts;
-	if (part + 1 == parts)
+	EXPECT_EQ(r->part ? sub[i].got > 0 : sub[i].got == 0, 1);
+	EXPECT(sub[i].got + r->len <= sub[i].len && !memcmp(sub[i].bytes + sub[i].got, r->data, r->len));
+	sub[i].got += r->len;
+	heard += r->part + 1 == r->parts;
+	if (r->part + 1 == r->parts)
 		EXPECT_EQ(sub[i].got, sub[i].len);
 }
 
@@ -326,9 +326,9 @@ static inline void random_world(enum ibv_qp_type type, const struct mock_provide
 }
 
 /* Callbacks of tests that compare no bytes: the receiver ignores them, the sender counts sub-messages. */
-static inline void hear_nothing(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+static inline void hear_nothing(void *arg, const struct hugepin_sg_record *r)
 {
-	(void)arg, (void)tag, (void)data, (void)len, (void)part, (void)parts;
+	(void)arg, (void)r;
 }
 
 static _Atomic unsigned thread_done;

@@ -128,13 +128,12 @@ static void said(void *side, uint64_t tag, int status)
 	misbehave(s);
 }
 
-static void heard_said(void *side, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+static void heard_said(void *side, const struct hugepin_sg_record *r)
 {
 	struct side *s = side;
-	(void)data, (void)len;
-	EXPECT(parts && tag == s->heard && part == s->parts);
-	s->parts = part + 1 == parts ? 0 : part + 1;
-	s->heard += part + 1 == parts;
+	EXPECT(r->parts && r->tag == s->heard && r->part == s->parts);
+	s->parts = r->part + 1 == r->parts ? 0 : r->part + 1;
+	s->heard += r->part + 1 == r->parts;
 	misbehave(s);
 }
 

@@ -268,12 +268,12 @@ static unsigned char raw_in[1 << 16];
 static size_t raw_len;
 static unsigned raw_messages;
 
-static void hear_raw(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+static void hear_raw(void *arg, const struct hugepin_sg_record *r)
 {
 	(void)arg;
-	EXPECT(tag == 0 && part == 0 && parts == 1);
-	memcpy(raw_in + raw_len, data, len);
-	raw_len += len;
+	EXPECT(r->tag == 0 && r->part == 0 && r->parts == 1);
+	memcpy(raw_in + raw_len, r->data, r->len);
+	raw_len += r->len;
 	raw_messages++;
 }
 

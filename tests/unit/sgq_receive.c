@@ -6,19 +6,19 @@
 
 static unsigned strange;
 
-static void hear_strange(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+static void hear_strange(void *arg, const struct hugepin_sg_record *r)
 {
 	(void)arg;
-	EXPECT(!tag && !data && !len && !part && !parts);
+	EXPECT(!r->tag && !r->data && !r->len && !r->part && !r->parts);
 	strange++;
 }
 
-static void hear_or_strange(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+static void hear_or_strange(void *arg, const struct hugepin_sg_record *r)
 {
-	if (parts)
-		hear(arg, tag, data, len, part, parts);
+	if (r->parts)
+		hear(arg, r);
 	else
-		hear_strange(arg, tag, data, len, part, parts);
+		hear_strange(arg, r);
 }
 
 TEST(a_message_that_is_no_frame_is_told_as_one_and_its_receive_posted_again)

@@ -9,13 +9,13 @@ enum { THREADS = 4, EACH = 1500 };
 static unsigned thread_heard[THREADS];
 static _Atomic bool thread_stop;
 
-static void hear_thread(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+static void hear_thread(void *arg, const struct hugepin_sg_record *r)
 {
-	(void)arg, (void)part, (void)parts;
-	unsigned t = (unsigned)(tag >> 32);
+	(void)arg;
+	unsigned t = (unsigned)(r->tag >> 32);
 	uint32_t n;
-	memcpy(&n, data, sizeof n);
-	EXPECT(len == 4 && n == (uint32_t)tag && n == thread_heard[t]++); /* the order of each thread is kept */
+	memcpy(&n, r->data, sizeof n);
+	EXPECT(r->len == 4 && n == (uint32_t)r->tag && n == thread_heard[t]++); /* the order of each thread is kept */
 }
 
 static void *add_thread(void *arg)
@@ -90,10 +90,10 @@ static void done_waits(void *arg, uint64_t tag, int status)
 	wait_for_another(w.out);
 }
 
-static void hear_waits(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+static void hear_waits(void *arg, const struct hugepin_sg_record *r)
 {
-	(void)arg, (void)data, (void)len, (void)part, (void)parts;
-	if (tag == 5)
+	(void)arg;
+	if (r->tag == 5)
 		wait_for_another(w.in);
 }
 
@@ -118,11 +118,11 @@ enum { MESSAGES = 3000, LONG = 700 };
 static uint64_t parts_heard;
 static _Atomic unsigned hearing;
 
-static void hear_parts(void *arg, uint64_t tag, const void *data, size_t len, unsigned part, unsigned parts)
+static void hear_parts(void *arg, const struct hugepin_sg_record *r)
 {
-	(void)arg, (void)data, (void)len;
+	(void)arg;
 	EXPECT_EQ(hearing++, 0);
-	EXPECT_EQ(tag * parts + part, parts_heard);
+	EXPECT_EQ(r->tag * r->parts + r->part, parts_heard);
 	parts_heard++;
 	hearing--;
 }
