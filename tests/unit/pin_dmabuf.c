@@ -120,13 +120,15 @@ PIN_TEST(dmabufs_count_against_the_budget, open_budget(8 * PAGE), MIB)
 
 	for (size_t i = 0; i < 8; i++)
 		EXPECT_EQ(touch(d, p + i * 2 * PAGE, PAGE), 0);
+	EXPECT_EQ(pin_at(d, NULL, PAGE, HUGEPIN_PIN_NO_EVICT, &pin), -ENOBUFS);
+	EXPECT_EQ(stats_of(d).evicted, 0);
 	EXPECT_EQ(pin_at(d, NULL, 6 * PAGE, 0, &pin), 0);
 	EXPECT_EQ(stats_of(d).evicted, 6);
 	EXPECT_EQ(device.bytes, 8 * PAGE);
 	EXPECT_EQ(hugepin_pin(d, p, 3 * PAGE, 0, &held), -ENOBUFS);
 	EXPECT_EQ(pin_at(d, NULL, 9 * PAGE, 0, &held), -ENOBUFS);
 	EXPECT_EQ(pin_at(d, NULL, 3 * PAGE, 0, &held), -ENOBUFS);
-	EXPECT_EQ(stats_of(d).nobufs, 3);
+	EXPECT_EQ(stats_of(d).nobufs, 4);
 	EXPECT_EQ(hugepin_domain_trim(d, 0), -EBUSY);
 	EXPECT_EQ(device.bytes, 6 * PAGE);
 	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
