@@ -53,7 +53,7 @@ TEST(opening_refuses_what_it_cannot_do)
 	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EINVAL);
 	attr = (struct hugepin_attr){ .size = sizeof attr, .policy = 99 };
 	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EINVAL);
-	attr = (struct hugepin_attr){ .size = sizeof attr, .flags = 1 };
+	attr = (struct hugepin_attr){ .size = sizeof attr, .flags = 2 };
 	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EINVAL);
 	attr = (struct hugepin_attr){ .size = sizeof attr, .fork = 9 };
 	EXPECT_EQ(hugepin_domain_open(&device_backend, &device, &attr, &d), -EINVAL);
