@@ -104,11 +104,12 @@ static hugepin_domain *new_place(uint32_t i)
 	hugepin_domain *d;
 
 	if (i / SLAB == domains.slabs) {
-		char *slab = hp_meta_reserve(SLAB * (hp_base_page + sizeof *d));
+		/* Aligned by hand: a test may have larger base pages than the kernel. */
+		char *slab = hp_meta_reserve(SLAB * (hp_base_page + sizeof *d) + hp_base_page);
 
 		if (!slab)
 			return NULL;
-		domains.slab = slab;
+		domains.slab = (char *)hp_round_up((uintptr_t)slab, hp_base_page);
 		domains.slabs++;
 	}
 	backend = (void *)(domains.slab + i % SLAB * hp_base_page);
