@@ -169,13 +169,15 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 	uint64_t start_ns = d->backend->now_ns(d->ctx);
 	struct hp_region_notes *n = hp_region_notes_of(r);
 	size_t len = r->end - r->start;
+	uint32_t made;
 
 	if (n->wanted == HP_WANTED)
 		TAILQ_REMOVE(&d->wanted, n, order);
 	tell_end(d, r, false);
 	hp_region_call_dereg(d, &r->reg);
-	hp_add_hits(d, made_of(r) - r->made);
-	HP_WRITE(r->made, made_of(r));
+	made = made_of(r);
+	hp_add_hits(d, made - r->made);
+	HP_WRITE(r->made, made);
 	HP_DSTAT(d, deregistered_ns, d->deregistered_at_ns - start_ns);
 	HP_DSTAT(d, deregistered, 1);
 	HP_DSTAT(d, regions, -1);
