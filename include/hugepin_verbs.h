@@ -184,6 +184,8 @@ enum {
 	HUGEPIN_SGQ_DEBUG = 4, /* report the sub-message that a frame failed by; detect each call that a second thread
 			        * makes meanwhile */
 	HUGEPIN_SGQ_WAIT = 8, /* tell when to call: hugepin_sgq_due, hugepin_sgq_fd */
+	HUGEPIN_SGQ_CREDITS = 16, /* send only what the peer's queue, which must have the flag, too, has receives for. RC,
+				   * frames, recv_depth of 4 and more */
 
 	HUGEPIN_SG_COPY_OK = 256, /* add: copy a piece that is not registered; without this flag -ENOKEY */
 	HUGEPIN_SG_MULTI = 512, /* add: may split over several frames if one is too small; not for datagrams or raw
@@ -270,10 +272,11 @@ int hugepin_sgq_open(const struct hugepin_sgq_attr *attr, hugepin_sgq **ret_);
 
 /* Add a sub-message of n pieces. The pieces must not change until the sub-message is done. If this returns 1, all was
  * copied, and the pieces may change at once. done may be NULL. flags: HUGEPIN_SG_COPY_OK ...
- * 0 or 1. After an error nothing is consumed. -EAGAIN: all frames are out, or the pool has no slot; a completion ends
- * this: poll. -EINVAL, -EOVERFLOW. -EMSGSIZE: over one frame or datagram, without MULTI, or over `depth` frames, or
- * over what the pool gives. -ENOKEY: a piece to be gathered is not registered. -ESHUTDOWN: the queue pair has failed.
- * Or the provider's error at the post of an earlier frame, to make room. */
+ * 0 or 1. After an error nothing is consumed. -EAGAIN: all frames are out, or wait for credits, or the pool has no slot;
+ * a completion, or a message of the peer, ends this: poll. -EINVAL, -EOVERFLOW. -EMSGSIZE: over one frame or datagram,
+ * without MULTI, or over `depth` frames, or over what the pool gives. -ENOKEY: a piece to be gathered is not registered.
+ * -ESHUTDOWN: the queue pair has failed. -EPROTO: of the two sides, one alone has HUGEPIN_SGQ_CREDITS. Or the provider's
+ * error at the post of an earlier frame, to make room. */
 int hugepin_sgq_add(hugepin_sgq *q, const struct iovec *iov, int n, uint64_t tag, hugepin_done_fn done, void *arg,
 		    unsigned flags);
 
@@ -282,14 +285,13 @@ int hugepin_sgq_add(hugepin_sgq *q, const struct iovec *iov, int n, uint64_t tag
 int hugepin_sgq_add_imm(hugepin_sgq *q, const struct iovec *iov, int n, uint64_t tag, hugepin_done_fn done, void *arg,
 			unsigned flags, __be32 imm_data);
 
-/* Send the frames that are held. 0; -ESHUTDOWN; or the provider's error: then the frame stays held, and later calls
- * send it. */
+/* Send the frames that are held, as far as there are credits. 0; -ESHUTDOWN, -EPROTO; or the provider's error: then the
+ * frame stays held, and later calls send it. */
 int hugepin_sgq_flush(hugepin_sgq *q);
 
 /* Poll the completion queue for at most `max` completions, run callbacks, flush frames that are due. Returns the number
  * of completions taken. For a completion queue that serves this queue alone. If there was no completion: -ESHUTDOWN
- * when the queue pair has failed and every callback has run, -EIO (polling failed), or the provider's error at a
- * post. */
+ * or -EPROTO, as add, when every callback has run, -EIO (polling failed), or the provider's error at a post. */
 int hugepin_sgq_poll(hugepin_sgq *q, int max);
 
 /* With HUGEPIN_SGQ_WAIT, for a program that sleeps: 1: something waits, such as a held frame or a call that got

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "reg/backend/verbs.h"
+#include "sge/credit.h"
 #include "sge/id.h"
 #include "sge/model.h"
 #include "sge/plan.h"
@@ -24,7 +25,7 @@
 #define DEPTH_MAX (1u << 15)
 #define SUBS_FIRST ((uint64_t)16)
 
-#define QUEUE_FLAGS (HUGEPIN_SGQ_MT | HUGEPIN_SGQ_RAW | HUGEPIN_SGQ_DEBUG | HUGEPIN_SGQ_WAIT)
+#define QUEUE_FLAGS (HUGEPIN_SGQ_MT | HUGEPIN_SGQ_RAW | HUGEPIN_SGQ_DEBUG | HUGEPIN_SGQ_WAIT | HUGEPIN_SGQ_CREDITS)
 
 /* The index mask of a ring of at least n entries. */
 static uint64_t mask_of(uint64_t n)
@@ -77,7 +78,10 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 		.frame_bytes = frame_bytes,
 		.subs_max = HP_MIN(subs_max, fit),
 		.flush_bytes = a->flush_bytes ? a->flush_bytes : UINT32_MAX,
-		.hold = a->hold_if_outstanding ? a->hold_if_outstanding : HP_MAX(depth - 1, 1u),
+		.hold_set = a->hold_if_outstanding ? a->hold_if_outstanding : HP_MAX(depth - 1, 1u),
+		.limit = HP_CREDIT_FIRST,
+		.announced = HP_CREDIT_FIRST,
+		.over = -ESHUTDOWN,
 		.signal_every = HP_MAX(depth / 4, 1u),
 		.max_sge = caps.max_sge,
 		.slot_sges = a->pool ? a->pool->max_sge : caps.max_sge,
@@ -91,6 +95,7 @@ static int settings_of(struct hugepin_sgq *q, const struct hugepin_sgq_attr *a)
 		.post_arg = a->post_arg,
 		.grh = ud ? GRH : 0,
 	};
+	q->hold = q->hold_set;
 	q->slot_mask = (uint32_t)mask_of(depth);
 	/* depth + 1, because callbacks may add another frame's sub-messages */
 	q->sub_mask_max = mask_of(((uint64_t)depth + 1) * q->subs_max);
@@ -295,6 +300,9 @@ int hp_sgq_open(const struct hugepin_sgq_attr *attr, const struct hp_sgq_owner *
 	    (a.model && a.model->size < sizeof *a.model) || (a.post && a.flags & HUGEPIN_SGQ_MT))
 		return -EINVAL;
 	if (a.pool && (a.pool->domain != a.domain || a.recv_depth))
+		return -EINVAL;
+	if (a.flags & HUGEPIN_SGQ_CREDITS &&
+	    (a.flags & HUGEPIN_SGQ_RAW || a.qp->qp_type != IBV_QPT_RC || a.recv_depth < HP_CREDIT_FIRST))
 		return -EINVAL;
 	if (a.pool && a.pool->generation != hp_sgq_generation)
 		return -ESTALE;

@@ -26,9 +26,10 @@
 
 #include <errno.h>
 #include <stdatomic.h>
-#include <stddef.h>
 #include <string.h>
 
+#include "sge/credit.h"
+#include "sge/debug.h"
 #include "sge/error.h"
 #include "sge/id.h"
 #include "sge/iov.h"
@@ -287,7 +288,6 @@ static void frame_close(struct hugepin_sgq *q, const size_t *len, const uint64_t
 	struct hugepin_sge *sge = sges_of(q, q->next);
 	size_t table = hp_sgq_raw(q) ? 0 : HUGEPIN_SG_TABLE(n);
 	char *start = data_of(q, q->next) - table;
-
 	if (table)
 		hugepin_sg_table(start, table, len, tag, (int)n, part, parts);
 	f->part = (uint16_t)part;
@@ -326,19 +326,18 @@ static int post_chain(struct hugepin_sgq *q, struct ibv_send_wr *first, struct i
 	return err;
 }
 
-/* Post the closed frames. 0, or the provider's error: refused frames stay closed, for the next call. */
-static int post_closed(struct hugepin_sgq *q)
+/* Post the closed frames below `end`, of which there is one. 0, or the provider's error: refused frames stay closed, for
+ * the next call. */
+static __attribute__((noinline)) int post_below(struct hugepin_sgq *q, uint64_t end)
 {
-	if (q->posted == q->next)
-		return 0;
 	struct ibv_send_wr *first = &q->wr[slot_of(q, q->posted)], *bad = first;
 	/* The frame under construction is certain to follow only if a completion will come, because the completion
-	 * posts it. */
-	bool follows = holds_frame(q) && q->signalled_out;
+	 * posts it, unless it waits for credits. */
+	bool follows = holds_frame(q) && q->signalled_out && !(q->flags & HUGEPIN_SGQ_CREDITS);
 	uint32_t unsignalled = q->unsignalled;
-	for (uint64_t n = q->posted; n < q->next; n++) {
+	for (uint64_t n = q->posted; n < end; n++) {
 		struct ibv_send_wr *wr = &q->wr[slot_of(q, n)];
-		bool chained = n + 1 < q->next, signalled = (!chained && !follows) || ++unsignalled >= q->signal_every;
+		bool chained = n + 1 < end, signalled = (!chained && !follows) || ++unsignalled >= q->signal_every;
 		wr->next = chained ? &q->wr[slot_of(q, n + 1)] : NULL;
 		wr->send_flags &= ~(unsigned)IBV_SEND_SIGNALED;
 		wr->send_flags |= signalled ? IBV_SEND_SIGNALED : 0;
@@ -346,7 +345,7 @@ static int post_closed(struct hugepin_sgq *q)
 			unsignalled = 0;
 	}
 	int err = post_chain(q, first, &bad);
-	for (; q->posted < q->next; q->posted++) {
+	for (; q->posted < end; q->posted++) {
 		const struct ibv_send_wr *wr = &q->wr[slot_of(q, q->posted)];
 		if (err && wr == bad)
 			break;
@@ -356,6 +355,22 @@ static int post_closed(struct hugepin_sgq *q)
 		q->unsignalled = f->signalled ? 0 : q->unsignalled + 1;
 	}
 	return err;
+}
+
+static __attribute__((noinline)) int post_credited(struct hugepin_sgq *q)
+{
+	uint64_t first = q->posted, end = hp_credit_allow(q);
+	int err = end > first ? post_below(q, end) : 0;
+	hp_credit_posted(q, q->posted - first);
+	return err;
+}
+
+/* Post the closed frames for which the peer has receives, as post_below(). */
+static inline int post_closed(struct hugepin_sgq *q)
+{
+	if (q->posted == q->next)
+		return 0;
+	return HP_UNLIKELY(q->flags & HUGEPIN_SGQ_CREDITS) ? post_credited(q) : post_below(q, q->next);
 }
 
 /* Whether the frame under construction must be sent now. */
@@ -375,33 +390,19 @@ static int kick(struct hugepin_sgq *q, bool now)
 	return post_closed(q);
 }
 
-/* ------------------------------------------------------------------ completion */
-
-/* For HUGEPIN_SGQ_DEBUG: the first sub-message of frame `done` that has a piece whose key has changed; -1: none. */
-static int64_t guilty(const struct hugepin_sgq *q)
+/* Send a frame for the sake of its header: the one that is held, or an empty one. (The queue is no pool's.) */
+static int send_header(struct hugepin_sgq *q)
 {
-	const struct hp_sgq_frame *f = frame_of(q, q->done);
-	const struct hugepin_sge *sge = sges_of(q, q->done);
-	uint64_t at = 0;
-	for (uint32_t i = 0; i < f->sges; i++) {
-		uint64_t len = i ? sge[i].length : f->head;
-		struct hugepin_pin pin = { 0 };
-		bool ours = sge[i].lkey == q->slots_pin.lkey && sge[i].addr - (uintptr_t)q->slots < q->slots_pin.len;
-		int err = ours ? 0 : hugepin_sg_key(q->domain, (void *)(uintptr_t)sge[i].addr, len, HUGEPIN_READ, &pin);
-		bool good = ours || (!err && pin.lkey == sge[i].lkey && sge[i].addr + len <= pin.base + pin.len);
-		if (pin.ref)
-			hugepin_unpin(q->domain, &pin);
-		if (!good) {
-			uint32_t s = 0;
-			for (uint64_t end = 0; s < f->subs; s++)
-				if (at < (end += q->sub[(q->settled + s) & q->sub_mask].len))
-					break;
-			return s;
-		}
-		at += len;
-	}
-	return -1;
+	bool held = holds_frame(q);
+	if (!held && q->next - q->done >= q->depth)
+		return post_closed(q);
+	frame_of(q, q->next)->marks |= HUGEPIN_SG_SOLICITED;
+	if (!held)
+		frame_close(q, NULL, NULL, 0, 0, 1);
+	return kick(q, true);
 }
+
+/* ------------------------------------------------------------------ completion */
 
 /* Frame `done` has completed: free its slot, and settle its sub-messages, so that their callbacks can run. */
 static void frame_end(struct hugepin_sgq *q, int status)
@@ -409,7 +410,7 @@ static void frame_end(struct hugepin_sgq *q, int status)
 	struct hp_sgq_frame *f = frame_of(q, q->done);
 	int64_t who = -1;
 	if (status == -EIO && q->flags & HUGEPIN_SGQ_DEBUG && f->parts == 1)
-		who = guilty(q);
+		who = hp_sgq_guilty(q, f, sges_of(q, q->done));
 	if (f->parts > 1) { /* the first part that failed decides the sub-message's status */
 		q->carry = status = q->carry ? q->carry : status;
 		if (f->part + 1 == f->parts)
@@ -530,12 +531,16 @@ static int after_completions(struct hugepin_sgq *q)
 	int err = 0;
 	run_callbacks(q);
 	q->failed |= !q->closing && hp_sgq_moved_to_error(q);
+	if (HP_UNLIKELY(q->answer)) {
+		q->answer = false;
+		send_header(q);
+	}
 	if (q->failed) {
 		wind_up(q);
 		run_callbacks(q);
 	} else {
 		int recv_err = hp_sgq_repost(q);
-		err = kick(q, false);
+		err = hp_credit_due(q) ? send_header(q) : kick(q, false);
 		err = err ? err : recv_err;
 	}
 	/* If no frame is outstanding or under construction, begin again with the first slot, which is in the cache. */
@@ -578,7 +583,6 @@ static int add_sub(struct hugepin_sgq *q, const struct iovec *iov, int n, uint64
 	}
 	if (q->added - q->told > q->sub_mask && !hp_sgq_grow_subs(q))
 		return -EAGAIN;
-
 	/* If the pieces need too many elements, copy longer pieces, too; the longest pieces keep theirs. */
 	uint32_t copy_below = flags & HUGEPIN_SG_COLD ? q->copy_below_cold : q->copy_below;
 	while (whole && sges_needed(iov, n, copy_below, true) > q->max_sge - !hp_sgq_raw(q) && copy_below < UINT32_MAX)
@@ -662,7 +666,7 @@ static __attribute__((noinline)) int add(struct hugepin_sgq *q, const struct iov
 	if (err)
 		return err;
 	struct hp_sgq_sub sub = { .done = done, .arg = arg, .tag = tag, .len = (uint32_t)bytes };
-	err = q->failed || q->closing ? -ESHUTDOWN : add_sub(q, iov, n, bytes, &sub, how);
+	err = q->failed || q->closing ? q->over : add_sub(q, iov, n, bytes, &sub, how);
 	return leave_queue(q, saved_errno, err);
 }
 
@@ -686,7 +690,7 @@ int hugepin_sgq_flush(hugepin_sgq *q)
 		return err;
 	if (q->failed) {
 		after_completions(q);
-		return leave_queue(q, saved_errno, -ESHUTDOWN);
+		return leave_queue(q, saved_errno, q->over);
 	}
 	return leave_queue(q, saved_errno, kick(q, true));
 }
@@ -721,7 +725,7 @@ int hugepin_sgq_poll(hugepin_sgq *q, int max)
 	if (!taken && err)
 		taken = err;
 	if (!taken && q->failed && q->done == q->next)
-		taken = -ESHUTDOWN;
+		taken = q->over;
 	return leave_queue(q, saved_errno, taken);
 }
 

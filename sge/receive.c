@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <sys/uio.h>
 
+#include "sge/credit.h"
 #include "sge/error.h"
 
 bool hp_sgq_received(struct hugepin_sgq *q, const struct ibv_wc *wc)
@@ -20,6 +21,8 @@ bool hp_sgq_received(struct hugepin_sgq *q, const struct ibv_wc *wc)
 		hp_sgq_fail(q, wc);
 		return true;
 	}
+	if (wc->opcode == IBV_WC_RECV && !q->grh && !hp_sgq_raw(q) && !q->ended) /* a lend judges what it gets itself */
+		hp_credit_arrived(q, q->recv_slots + slot * q->recv_bytes, wc->byte_len);
 	uint32_t at = q->arrived_first + q->arrived_count++;
 	q->arrived[at < q->recv_depth ? at : at - q->recv_depth] = (struct hp_sgq_arrival){ .slot = slot, .wc = *wc };
 	return true;

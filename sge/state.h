@@ -5,7 +5,7 @@
  * A frame is several sub-messages that go by one work request (hugepin_sg_frame(5)). Each frame has a slot, with memory
  * for the frame's table and all of its bytes, so that any piece can be copied, and with a work request and elements of
  * its own. There are as many slots as work requests may be outstanding. So a frame that has a slot can be posted, and
- * no other credit is counted.
+ * no other credit is counted, but for the peer's receives (credit.c).
  *
  * Frames are numbered, and take the slots in turn:
  *
@@ -71,7 +71,7 @@ struct hugepin_sgq {
 	unsigned generation; /* hp_sgq_generation at opening: tells the process */
 	uint32_t flags, depth, frame_bytes, subs_max; /* subs_max: sub-messages of one frame */
 	uint32_t slot_mask; /* the number of slots, less one; that number is depth rounded up to a power of two */
-	uint32_t flush_bytes, hold, signal_every;
+	uint32_t flush_bytes, hold_set, signal_every;
 	uint32_t max_sge, max_inline;
 	uint32_t slot_sges; /* pins for each slot; one element more */
 	uint32_t copy_below, copy_below_cold;
@@ -114,10 +114,16 @@ struct hugepin_sgq {
 	uint32_t signalled_out;
 	uint32_t unsignalled; /* frames posted since the last signalled one */
 	uint32_t idle_count, arrived_first, arrived_count;
+	uint32_t hold; /* hold_set; 0 while a closed frame waits for credits */
+	/* With HUGEPIN_SGQ_CREDITS (credit.c), modulo 2^32: the peer has receives for frames below `limit`, of which `sent`
+	 * are sent; `taken` have arrived, and the peer knows that it may send those below `announced`. */
+	uint32_t limit, sent, taken, announced;
 	__be32 imm; /* immediate data of the sub-message that is being added */
 	int carry; /* status of a sub-message's failed part, until its last part has completed */
 	bool in_callback;
-	bool failed; /* the queue pair has failed */
+	bool failed; /* the queue pair has failed, or the peer's queue does not fit this one */
+	int over; /* what calls return then: -ESHUTDOWN, or -EPROTO */
+	bool answer; /* the peer is to be sent a frame, by which its queue notices that it does not fit */
 	bool send_failed; /* the completion of a send reported the failure */
 	bool closing;
 	/* How the queue pair failed first: enum ibv_wc_status, and the vendor's number in the upper half. Written by

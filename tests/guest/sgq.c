@@ -14,6 +14,7 @@ enum { AREAS = 96, AREA = 16384, UNREGISTERED = AREAS / 4, DEPTH = 16, SUB_MAX =
 static struct {
 	struct wire_port port;
 	struct ibv_ah *ah;
+	uint32_t flags; /* of the queues */
 } wire;
 
 /* One queue with its queue pair, and what it has sent and received. */
@@ -183,13 +184,14 @@ static void begin(enum ibv_qp_type type, uint32_t frame_bytes, uint32_t hold)
 	}
 	struct ibv_ah_attr to = wire_address(&wire.port);
 	wire.ah = type == IBV_QPT_UD ? ibv_create_ah(wire.port.pd, &to) : NULL;
-	for (int i = 0; i < 2; i++)
-		EXPECT(wire_connect(&wire.port, side[i].qp, side[!i].qp->qp_num, 3));
+	for (int i = 0; i < 2; i++) /* with credits, a message without a receive is an error at once */
+		EXPECT(wire_connect_rnr(&wire.port, side[i].qp, side[!i].qp->qp_num, 3,
+					wire.flags & HUGEPIN_SGQ_CREDITS ? 0 : 7));
 	for (int i = 0; i < 2; i++) {
 		struct hugepin_sgq_attr a = {
 			.size = sizeof a, .qp = side[i].qp, .granted = &side[i].granted, .domain = domain, .depth = DEPTH,
 			.frame_bytes = frame_bytes, .hold_if_outstanding = hold, .ah = wire.ah, .remote_qpn = side[!i].qp->qp_num,
-			.remote_qkey = WIRE_QKEY, .recv_depth = DEPTH, .recv = hear, .recv_arg = &side[i],
+			.remote_qkey = WIRE_QKEY, .flags = wire.flags, .recv_depth = DEPTH, .recv = hear, .recv_arg = &side[i],
 		};
 		EXPECT_EQ(hugepin_sgq_open(&a, &side[i].queue), 0);
 	}
@@ -266,6 +268,39 @@ TEST(thousands_of_sub_messages_go_both_ways_over_a_connection)
 			EXPECT_EQ(side[k].good, side[k].added);
 			EXPECT_EQ(side[!k].heard, side[k].added);
 		}
+		if (t_failed_in(round))
+			return;
+		end();
+	}
+}
+
+TEST(with_credits_no_message_comes_without_a_receive_though_one_side_polls_seldom)
+{
+	NEEDS_WIRE;
+	for (int round = 0; round < 3; round++) {
+		wire.flags = HUGEPIN_SGQ_CREDITS;
+		begin(IBV_QPT_RC, 1000, (uint32_t)round);
+		wire.flags = 0;
+		unsigned waits = 0;
+		for (unsigned i = 0; i < 2000; i++) {
+			int got;
+			while ((got = add(&side[0], 300, HUGEPIN_SG_COPY_OK | HUGEPIN_SG_MULTI | HUGEPIN_SG_NOW)) == -EAGAIN) {
+				EXPECT(hugepin_sgq_poll(side[0].queue, 4) >= 0);
+				if (!(++waits % 16))
+					EXPECT(hugepin_sgq_poll(side[1].queue, 4) >= 0);
+			}
+			EXPECT(got >= 0);
+			if (round == 2 && !dice(8)) /* something goes back, or nothing does */
+				add(&side[1], 300, HUGEPIN_SG_COPY_OK);
+		}
+		drain(true);
+		for (int k = 0; k < 2; k++) {
+			EXPECT_EQ(side[k].good, side[k].added);
+			EXPECT_EQ(side[!k].heard, side[k].added);
+			EXPECT_EQ(hugepin_sgq_wc_status(side[k].queue, NULL), IBV_WC_SUCCESS);
+		}
+		EXPECT_EQ(side[0].added, 2000);
+		t_print("# %u waits\n", waits);
 		if (t_failed_in(round))
 			return;
 		end();

@@ -75,7 +75,8 @@ static inline bool wire_init(struct ibv_qp *qp)
 
 /* To the queue pair of number `peer`, which a UD one does not ask for. retries: soft-RoCE takes 7 for without end. Fewer
  * are a second apart, so that a peer whose processor stands still for a moment is not taken for a dead one. */
-static inline bool wire_connect(const struct wire_port *p, struct ibv_qp *qp, uint32_t peer, uint8_t retries)
+static inline bool wire_connect_rnr(const struct wire_port *p, struct ibv_qp *qp, uint32_t peer, uint8_t retries,
+				    uint8_t rnr_retry)
 {
 	bool ud = qp->qp_type == IBV_QPT_UD;
 	struct ibv_qp_attr r = {
@@ -87,7 +88,7 @@ static inline bool wire_connect(const struct wire_port *p, struct ibv_qp *qp, ui
 		.ah_attr = wire_address(p),
 	};
 	struct ibv_qp_attr s = {
-		.qp_state = IBV_QPS_RTS, .timeout = retries == 7 ? 14 : 18, .retry_cnt = retries, .rnr_retry = 7, .max_rd_atomic = 1
+		.qp_state = IBV_QPS_RTS, .timeout = retries == 7 ? 14 : 18, .retry_cnt = retries, .rnr_retry = rnr_retry, .max_rd_atomic = 1
 	};
 	int to_receive = IBV_QP_STATE, to_send = IBV_QP_STATE | IBV_QP_SQ_PSN;
 	if (!ud) {
@@ -96,6 +97,12 @@ static inline bool wire_connect(const struct wire_port *p, struct ibv_qp *qp, ui
 		to_send |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
 	}
 	return !ibv_modify_qp(qp, &r, to_receive) && !ibv_modify_qp(qp, &s, to_send);
+}
+
+/* The same, with no end of tries while the peer has no receive. */
+static inline bool wire_connect(const struct wire_port *p, struct ibv_qp *qp, uint32_t peer, uint8_t retries)
+{
+	return wire_connect_rnr(p, qp, peer, retries, 7);
 }
 
 /* Make two queue pairs of type RC that are connected with each other, and have one completion queue. */
