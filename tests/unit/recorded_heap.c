@@ -1,0 +1,223 @@
+/*
+ * The heap's recorded behaviour (tests/recorded.h) in heaps of several kinds.
+ */
+#include "tests/unit/recorded_program.h"
+
+static void auto_pages(void)
+{
+	play("auto", 1200);
+}
+
+static void thp(void)
+{
+	hp_config.pages = HP_PAGES_THP;
+	hp_config.extent_max = 2 << 20;
+	seed = 2;
+	play("thp", 600);
+}
+
+static void base_pages(void)
+{
+	hp_config.pages = HP_PAGES_BASE;
+	hp_config.extent_max = 64 << 20;
+	seed = 3;
+	play("base", 600);
+}
+
+static void hugetlb(void)
+{
+	hp_config.pages = HP_PAGES_HUGETLB;
+	hp_config.reserve = 3;
+	hp_config.numa = 1;
+	seed = 4;
+	play("hugetlb", 600);
+}
+
+static void interleaved(void)
+{
+	hp_config.numa = HP_NUMA_INTERLEAVE;
+	hp_config.populate = HP_POPULATE_ALL;
+	seed = 5;
+	play("interleaved", 400);
+}
+
+static void short_span(void)
+{
+	hp_config.span = 96 << 20;
+	seed = 6;
+	play("short", 800);
+}
+
+static void advised(void)
+{
+	advises = true;
+	seed = 7;
+	play("advised", 800);
+}
+
+static void scanned(void)
+{
+	k.scans = k.moves = true;
+	hp_config.pages = HP_PAGES_THP;
+	seed = 8;
+	play("scanned", 600);
+}
+
+/* All fails now and then, and memory is short. */
+static void failing(void)
+{
+	fails_often = true;
+	seed = 9;
+	play("failing", 1000);
+}
+
+/* What the kernel is asked for by slow paths, since no thread may be started. */
+static void ticking_by_calls(void)
+{
+	hp_config.decay_ms = 4000;
+	hp_config.pages = HP_PAGES_THP;
+	EXPECT(hp_heap_start());
+	hp_sandboxed = true;
+	step_ns = 700000000;
+	seed = 10;
+	play("ticking", 800);
+}
+
+static void with_shards(void)
+{
+	hugepin_free(hugepin_malloc(MIB));
+	while (hp_shards() < 4) {
+		HP_STAT(threads) += 4; /* as if there were so many */
+		hp_shard_add(&hp_span.holes);
+		HP_STAT(threads) -= 4;
+	}
+	shards = 4;
+	hp_config.pages = HP_PAGES_THP;
+	seed = 11;
+	play("shards", 800);
+}
+
+/* ------------------------------------------------------------------ watchers and hooks */
+
+static void leaving(void *arg, const struct hugepin_extent *e)
+{
+	note("leaving %d: %zx+%zx %llu %u", *(int *)arg, (uintptr_t)e->addr - hp_span.base, e->len, (unsigned long long)e->gen, e->kind);
+}
+
+static void watched(void)
+{
+	enum { WATCHERS = 17 };
+	static int ids[WATCHERS];
+
+	for (int i = 0; i < WATCHERS; i++)
+		note("watch %d: %d", i, hugepin_watch(leaving, &ids[i], &ids[i]));
+	for (int i = 2; i < WATCHERS; i++)
+		note("unwatch %d: %d", ids[i], hugepin_unwatch(ids[i]));
+	note("again %d", hugepin_unwatch(ids[2]));
+	note("watch: %d", hugepin_watch(leaving, &ids[2], &ids[2]));
+	note("unwatch: %d", hugepin_unwatch(ids[2]));
+	note("nobody: %d %d", hugepin_watch(NULL, NULL, ids), hugepin_watch(leaving, ids, NULL));
+	seed = 12;
+	play("watched", 400);
+	for (int i = 0; i < 2; i++)
+		note("unwatch: %d", hugepin_unwatch(ids[i]));
+	noted("unwatched");
+}
+
+static void grown(void)
+{
+	note("grown");
+}
+
+static void let_go(uint32_t ticks)
+{
+	note("let go %u", ticks);
+	for (int i = 0; i < HELD; i++)
+		if (held[i].len && hp_heap_is_free(held[i].at, held[i].len, ticks)) {
+			hp_heap_drop(held[i].at, held[i].len, held[i].how);
+			held[i].len = 0;
+			note("dropped %d", i);
+		}
+}
+
+static void hooked(void)
+{
+	static const struct hp_heap_hooks hooks = { .grown = grown, .let_go = let_go };
+
+	hp_heap_set_hooks(&hooks);
+	holds_often = true;
+	seed = 13;
+	play("hooked", 800);
+}
+
+/* ------------------------------------------------------------------ what programs touch */
+
+static void touch_pieces(struct buffer *b, unsigned pieces)
+{
+	static const size_t within[] = { 0, 63, 64, 4095 };
+	const size_t n = (b->size + HP_CHUNK - 1) / HP_CHUNK;
+
+	for (size_t i = 0; i < 8; i++)
+		if (i <= pieces)
+			b->p[((n - 1) * i / 7) * HP_CHUNK + (i ? within[rnd(4)] : 0)] = 1;
+}
+
+/* Of each buffer so many pieces beside the first. */
+static void touch(const char *name, unsigned pieces, unsigned count)
+{
+	static const size_t sizes[] = { 60 * KIB, 64 * KIB, 68 * KIB, MIB - 4 * KIB, MIB, MIB + 4 * KIB, 2 * MIB, 7 * MIB, 8 * MIB };
+
+	for (unsigned i = 1; i <= count; i++) {
+		struct buffer *b = &buffers[i % BUFFERS];
+
+		if (b->p)
+			hugepin_free(b->p);
+		b->size = sizes[rnd(9)];
+		b->p = hugepin_malloc(b->size);
+		note_pointer("malloc", b->size, b->p);
+		note("sparse %d", hp_span.sparse);
+		if (b->p && rnd(16))
+			touch_pieces(b, pieces);
+		if (i % 16 == 0)
+			hugepin_purge();
+		note_stats();
+		if (i % 32 == 0) {
+			note_state();
+			noted("%s %u", name, i);
+		}
+	}
+}
+
+static void touches(void)
+{
+	EXPECT(hp_heap_start());
+	k.on = true;
+	seed = 14;
+	k.pool = 10;
+	touch("little", 1, 128);
+	k.pool = 100;
+	touch("little and a pool", 1, 96);
+	touch("two pieces", 2, 96);
+	touch("all", 7, 96);
+	touch("the first", 0, 128);
+	touch("half", 3, 96);
+	k.on = false;
+}
+
+TEST(a_heap_looks_at_what_programs_touch_as_recorded)
+{
+	process(touches);
+	EXPECT(as_recorded("heap_touched"));
+}
+
+TEST(a_heap_places_grows_and_gives_back_as_recorded)
+{
+	static void (*const all[])(void) = { auto_pages, thp, base_pages, hugetlb, interleaved, short_span, advised, scanned,
+					 failing, ticking_by_calls, with_shards, watched, hooked };
+
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+		process(all[i]);
+	EXPECT(as_recorded("heap"));
+}
+
+T_MAIN
