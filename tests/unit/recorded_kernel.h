@@ -139,10 +139,16 @@ UNINSTRUMENTED static long open_file(const char *path, long c, long d)
 	return raw(SYS_openat, AT_FDCWD, (long)path, c, d, 0, 0);
 }
 
+/* As a kernel with base pages of hp_base_page. */
+UNINSTRUMENTED static long real(long nr, long a, long b, long c, long d, long e, long f)
+{
+	return hp_base_page == HP_CHUNK ? raw(nr, a, b, c, d, e, f) : paged(nr, a, b, c, d, e, f);
+}
+
 /* Memory elsewhere, always as far behind the start of a hugepage, and long memory, the span, of 128 MiB. */
 UNINSTRUMENTED static long map_elsewhere(long len, long prot, long flags)
 {
-	const long unit = len < 1L << 25 ? (long)HP_PAGE : 1L << 27, want = (len + 4095) & -4096, off = 65536;
+	const long unit = len < 1L << 25 ? (long)HP_PAGE : 1L << 27, want = (long)hp_round_up((size_t)len, hp_base_page), off = 65536;
 	const long got = raw(SYS_mmap, 0, want + 2 * unit, prot, flags, -1, 0);
 	const long at = (long)hp_round_up((size_t)got, (size_t)unit) + off;
 
@@ -183,7 +189,7 @@ UNINSTRUMENTED static long map_memory(long a, long b, long c, long d, long e, lo
 		return -ENOMEM;
 	if (!a && e < 0 && b >= (long)HP_PAGE)
 		return map_elsewhere(b, c, d);
-	return raw(SYS_mmap, a, b, c, d, e, f);
+	return real(SYS_mmap, a, b, c, d, e, f);
 }
 
 UNINSTRUMENTED static long advise_memory(uintptr_t a, size_t len, long how)
@@ -197,7 +203,7 @@ UNINSTRUMENTED static long advise_memory(uintptr_t a, size_t len, long how)
 			*(volatile char *)at = *(volatile char *)at;
 		return 0;
 	case MADV_HUGEPAGE: case MADV_NOHUGEPAGE: case HP_MADV_COLLAPSE: case MADV_GUARD_INSTALL: case MADV_GUARD_REMOVE: return 0;
-	default: return raw(SYS_madvise, (long)a, (long)len, how, 0, 0, 0);
+	default: return real(SYS_madvise, (long)a, (long)len, how, 0, 0, 0);
 	}
 }
 
@@ -275,7 +281,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		called("mmap", a, b, hp_sys_failed(r) ? r : 0, "%lx %lx", c, d);
 		break;
 	case SYS_munmap:
-		r = raw(nr, a, b, 0, 0, 0, 0);
+		r = real(nr, a, b, 0, 0, 0, 0);
 		called("munmap", a, b, r, " ");
 		break;
 	case SYS_madvise:
@@ -283,11 +289,11 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		called("madvise", a, b, r, "%ld", c);
 		break;
 	case SYS_mprotect:
-		r = fails() ? -k.error : raw(nr, a, b, c, 0, 0, 0);
+		r = fails() ? -k.error : real(nr, a, b, c, 0, 0, 0);
 		called("mprotect", a, b, r, "%ld", c);
 		break;
 	case SYS_mremap:
-		r = fails() ? -k.error : raw(nr, a, b, c, d, e, 0);
+		r = fails() ? -k.error : real(nr, a, b, c, d, e, 0);
 		called("mremap", e, b, hp_sys_failed(r) ? r : 0, "%lx %ld", c, d);
 		break;
 	case SYS_mbind:
@@ -299,7 +305,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		called("open", 0, 0, r < 0, "%s", (char *)b);
 		break;
 	case SYS_mincore:
-		r = raw(nr, a, b, c, 0, 0, 0);
+		r = real(nr, a, b, c, 0, 0, 0);
 		called("mincore", a, b, r, "%d", *(unsigned char *)c & 1);
 		break;
 	case SYS_process_vm_readv:
@@ -340,7 +346,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		if (a == CLOCK_THREAD_CPUTIME_ID)
 			*(struct timespec *)b = (struct timespec){ (time_t)(k.thread_ns / 1000000000), (long)(k.thread_ns % 1000000000) };
 		break;
-	default: r = raw(nr, a, b, c, d, e, f);
+	default: r = real(nr, a, b, c, d, e, f);
 	}
 	return result_of(r);
 }
