@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include "alloc/fork.h"
+#include "base/thread.h"
 #include "tests/unit/recorded_program.h"
 
 static uint64_t *childs; /* shared: a hash of all that a child has noted */
@@ -166,6 +167,10 @@ TEST(forks_copy_move_keep_out_and_refuse_as_recorded)
 {
 	static void (*const all[])(void) = { without_threads, threads, threads_seen, cow, held_pages, advised_pages, advised_thp, failing };
 
+	if (!HP_THREAD_BARE)
+		SKIP("in this build no heap moves");
+	if (sysconf(_SC_PAGESIZE) != HP_CHUNK)
+		SKIP("the kernel's base pages are larger");
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		process(all[i]);
 	EXPECT(as_recorded("fork"));

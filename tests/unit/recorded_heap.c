@@ -1,6 +1,7 @@
 /*
  * The heap's recorded behaviour (tests/recorded.h) in heaps of several kinds.
  */
+#include "alloc/sparse.h"
 #include "tests/unit/recorded_program.h"
 
 static void auto_pages(void)
@@ -83,6 +84,20 @@ static void ticking_by_calls(void)
 	play("ticking", 800);
 }
 
+/* Of which there are one, two or three pages. */
+static void little(void)
+{
+	hp_config.decay_ms = 4000;
+	hp_config.extent_max = 2 << 20;
+	hp_config.pages = HP_PAGES_THP;
+	EXPECT(hp_heap_start());
+	hp_sandboxed = true;
+	step_ns = 300000000;
+	most = 160 * KIB;
+	seed = 15;
+	play("little", 600);
+}
+
 static void with_shards(void)
 {
 	hugepin_free(hugepin_malloc(MIB));
@@ -95,6 +110,47 @@ static void with_shards(void)
 	hp_config.pages = HP_PAGES_THP;
 	seed = 11;
 	play("shards", 800);
+}
+
+/* ------------------------------------------------------------------ how long the span is */
+
+static void start(void)
+{
+	hp_config.span = 0;
+	EXPECT(hp_heap_start());
+	note("ram %zu, may have %zu, %zu", (size_t)k.ram, (size_t)k.addresses, (size_t)k.data);
+	note("span %zu, pages %zu, small %zu, reserved %zu, heads %zu", hp_span.size, hp_span.pages, hp_span.small_end - hp_span.small,
+	     hp_span.reserved, hp_span.heads_max);
+	note("thp %d, node %d, aligned %d", hp_span.thp, hp_span.nodes.node, hp_config.pages == HP_PAGES_1G && !(hp_span.base & (GIB - 1)));
+	note_pointer("malloc", 3 * MIB, hugepin_malloc(3 * MIB));
+	noted("start");
+}
+
+TEST(a_span_is_as_long_as_memory_and_limits_say)
+{
+	static const size_t rams[] = { 16 * GIB - 1, 16 * GIB, 32 * GIB, 33 * GIB };
+	static const size_t limits[] = { 3 * MIB, 16 * MIB, 31 * GIB, 64 * GIB };
+
+	if (sysconf(_SC_PAGESIZE) != HP_CHUNK)
+		SKIP("the kernel's base pages are larger");
+	for (int i = 0; i < 4; i++) {
+		k.ram = rams[i];
+		process(start);
+	}
+	for (int i = 0; i < 4; i++) {
+		k.addresses = i < 2 ? 0 : limits[i];
+		k.data = i < 3 ? limits[i] : 0;
+		k.no_thp = i == 1;
+		hp_config.small_pinned = i & 1;
+		hp_config.pages = i == 2 ? HP_PAGES_1G : HP_PAGES_AUTO;
+		process(start);
+	}
+	k.addresses = k.data = 0;
+	k.no_thp = false;
+	k.ram = 8 * GIB;
+	hp_config.small_pinned = 0;
+	hp_config.pages = HP_PAGES_AUTO;
+	EXPECT(as_recorded("heap_span"));
 }
 
 /* ------------------------------------------------------------------ watchers and hooks */
@@ -200,12 +256,15 @@ static void touches(void)
 	touch("two pieces", 2, 96);
 	touch("all", 7, 96);
 	touch("the first", 0, 128);
+	hp_sparse_forget();
 	touch("half", 3, 96);
 	k.on = false;
 }
 
 TEST(a_heap_looks_at_what_programs_touch_as_recorded)
 {
+	if (sysconf(_SC_PAGESIZE) != HP_CHUNK)
+		SKIP("the kernel's base pages are larger");
 	process(touches);
 	EXPECT(as_recorded("heap_touched"));
 }
@@ -213,8 +272,10 @@ TEST(a_heap_looks_at_what_programs_touch_as_recorded)
 TEST(a_heap_places_grows_and_gives_back_as_recorded)
 {
 	static void (*const all[])(void) = { auto_pages, thp, base_pages, hugetlb, interleaved, short_span, advised, scanned,
-					 failing, ticking_by_calls, with_shards, watched, hooked };
+					 failing, ticking_by_calls, little, with_shards, watched, hooked };
 
+	if (sysconf(_SC_PAGESIZE) != HP_CHUNK)
+		SKIP("the kernel's base pages are larger");
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		process(all[i]);
 	EXPECT(as_recorded("heap"));

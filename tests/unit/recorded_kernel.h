@@ -34,6 +34,7 @@ static struct {
 	int error;
 	long pool, reserved, giants; /* pages left; what is given back is not added again */
 	long available; /* KiB */
+	uint64_t ram, addresses, data; /* bytes that the machine has, and that the process may have; 0: no limit */
 	int refused; /* advice that fails */
 	bool scans; /* the kernel has PAGEMAP_SCAN */
 	bool pins; /* it says so, but has no use for it */
@@ -42,7 +43,7 @@ static struct {
 	bool no_thp;
 	int threads;
 	uint64_t thread_ns, populate_ns;
-} k = { .available = 4 << 20, .threads = 1, .refused = -1, .error = ENOMEM };
+} k = { .available = 4 << 20, .ram = UINT64_C(8) << 30, .threads = 1, .refused = -1, .error = ENOMEM };
 
 /* An address as a letter and a distance: in the span (s), the words of chunks (c), the lengths of holes (h); elsewhere
  * (o); nowhere (-). */
@@ -333,13 +334,15 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	case SYS_get_mempolicy: r = (*(long *)b = 1, 0); break;
 	case SYS_sysinfo:
 		r = raw(nr, a, 0, 0, 0, 0, 0);
-		((struct sysinfo *)a)->totalram = UINT64_C(8) << 30;
+		((struct sysinfo *)a)->totalram = k.ram;
 		((struct sysinfo *)a)->mem_unit = 1;
 		break;
 	case SYS_prlimit64:
 		r = raw(nr, a, b, c, d, 0, 0);
 		if (d)
-			((struct rlimit *)d)->rlim_cur = RLIM_INFINITY;
+			((struct rlimit *)d)->rlim_cur = b == RLIMIT_AS && k.addresses ? k.addresses
+						       : b == RLIMIT_DATA && k.data  ? k.data
+										     : RLIM_INFINITY;
 		break;
 	case SYS_clock_gettime:
 		r = raw(nr, a, b, 0, 0, 0, 0);

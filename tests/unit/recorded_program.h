@@ -116,6 +116,7 @@ static void note_state(void)
 	     hp_span.size, hp_span.small_end, hp_span.reserved, hp_span.extent_pages[0], hp_span.extent_pages[1], hp_span.end[0],
 	     hp_span.end[1], hp_span.heads, hp_span.pool_skip, hp_span.no_pool, hp_span.sparse, hp_span.left, hp_span.opened,
 	     hp_span.small_taken);
+	note("tick wanted %d", hp_tick_is_wanted());
 	note("ticks by %d at %llu", hp_ticking.by, (unsigned long long)hp_ticking.next_ns);
 	note("cache %u %u %u %x", atomic_load(&hp_cache_self->limit), hp_cache_slot(hp_cache_self), hp_cache_self->listed,
 	     hp_cache_self->groups);
@@ -180,12 +181,13 @@ static size_t border(void)
 
 static void take(struct buffer *b)
 {
-	size_t size = border(), align = HP_CHUNK;
+	size_t size = border(), align = HP_CHUNK, limit;
 	unsigned char *p;
 
 	switch (rnd(8)) {
 	case 0:
-		size = HP_MIN(size, rnd(6) ? 512 * KIB : 8 * MIB); /* of a long one, each page is touched here */
+		limit = rnd(6) ? 512 * KIB : 8 * MIB; /* of a long one, each page is touched here */
+		size = HP_MIN(size, limit);
 		p = hugepin_calloc(1, size);
 		note_pointer("calloc", size, p);
 		note("zero %d", p && !p[0] && !memcmp(p, p + 1, size - 1));
@@ -221,7 +223,10 @@ static void resize(struct buffer *b)
 	case 1: size = b->size > 4 * MIB && rnd(4) ? 4 * MIB : b->size + 1; break;
 	case 2: size = b->size + HP_CHUNK; break;
 	case 3: size = b->size - b->size / (2 + rnd(20)); break;
-	default: size = b->size + b->size / (1 + rnd(20)) / (b->size > 4 * MIB ? 1 + rnd(100) : 1); break;
+	default:
+		size = b->size / (1 + rnd(20));
+		size = b->size + (b->size > 4 * MIB ? size / (1 + rnd(100)) : size);
+		break;
 	}
 	size = HP_MIN(size, most);
 	p = hugepin_realloc(b->p, size);
@@ -278,8 +283,20 @@ static void ask(const struct buffer *b)
 /* What hooks and programs do wrong is reported, and does nothing. */
 static void misuse(struct buffer *b)
 {
+	static const size_t sizes[] = { (size_t)PTRDIFF_MAX - HP_CHUNK, (size_t)PTRDIFF_MAX, (size_t)PTRDIFF_MAX + 2, SIZE_MAX - HP_CHUNK, SIZE_MAX };
 	unsigned char *p = in_span(b->p) ? b->p : NULL;
+	const size_t size = sizes[rnd(5)];
 
+	errno = 0;
+	switch (rnd(6)) {
+	case 0: note("malloc %d", hugepin_malloc(size) != NULL); break;
+	case 1: note("calloc %d", hugepin_calloc(1, size) != NULL); break;
+	case 2: note("calloc %d", hugepin_calloc(size / 2, 3) != NULL); break;
+	case 3: note("aligned %d", hugepin_aligned_alloc(2 * HP_CHUNK, size) != NULL); break;
+	case 4: note("aligned %d", hugepin_aligned_alloc(rnd(2) ? 0 : 3 * HP_CHUNK, 100000) != NULL); break;
+	default: note("realloc %d", p && hugepin_realloc(p, size) != NULL); break;
+	}
+	note("errno %d", errno);
 	if (!p)
 		return;
 	hugepin_free(p + 1);
