@@ -112,6 +112,14 @@ static void with_shards(void)
 	play("shards", 800);
 }
 
+/* At times all requests are the small tier's. */
+static void aside(void)
+{
+	goes_aside = true;
+	seed = 16;
+	play("aside", 400);
+}
+
 /* ------------------------------------------------------------------ how long the span is */
 
 static void start(void)
@@ -272,7 +280,7 @@ TEST(a_heap_looks_at_what_programs_touch_as_recorded)
 TEST(a_heap_places_grows_and_gives_back_as_recorded)
 {
 	static void (*const all[])(void) = { auto_pages, thp, base_pages, hugetlb, interleaved, short_span, advised, scanned,
-					 failing, ticking_by_calls, little, with_shards, watched, hooked };
+					 failing, ticking_by_calls, little, with_shards, aside, watched, hooked };
 
 	if (sysconf(_SC_PAGESIZE) != HP_CHUNK)
 		SKIP("the kernel's base pages are larger");

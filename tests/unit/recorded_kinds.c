@@ -225,6 +225,7 @@ static void *other(void *unused)
 	}
 }
 
+/* One after another, so that caches are taken over. */
 static void two_threads(void)
 {
 	pthread_t t;
@@ -234,30 +235,34 @@ static void two_threads(void)
 	EXPECT(hp_heap_start());
 	sem_init(&yours, 0, 0);
 	sem_init(&mine, 0, 0);
-	EXPECT_EQ(pthread_create(&t, NULL, other, NULL), 0);
 	seed = 35;
-	k.on = true;
-	for (int i = 1; i <= 60; i++) {
-		for (int j = 0; j < 10; j++)
-			step();
-		if (i % 3) {
-			sem_post(&yours);
-			sem_wait(&mine);
+	for (int thread = 1; thread <= 3; thread++) {
+		over = false;
+		EXPECT_EQ(pthread_create(&t, NULL, other, NULL), 0);
+		k.on = true;
+		for (int i = 1; i <= 20; i++) {
+			for (int j = 0; j < 10; j++)
+				step();
+			if (i % 3) {
+				sem_post(&yours);
+				sem_wait(&mine);
+			}
+			note_stats();
+			if (i % 4)
+				continue;
+			k.on = false;
+			note_state();
+			k.on = true;
+			noted("thread %d: %d", thread, i * 10);
 		}
+		over = true;
+		sem_post(&yours);
+		pthread_join(t, NULL);
 		note_stats();
 		k.on = false;
 		note_state();
-		k.on = true;
-		if (i % 4 == 0)
-			noted("threads %d", i * 10);
+		noted("thread %d has ended", thread);
 	}
-	over = true;
-	sem_post(&yours);
-	pthread_join(t, NULL);
-	note_stats();
-	note_state();
-	noted("one thread is left");
-	k.on = false;
 }
 
 TEST(heaps_of_other_kinds_place_grow_and_give_back_as_recorded)

@@ -37,7 +37,7 @@ static struct {
 
 /* What a program is like. */
 static size_t most; /* the largest size */
-static bool advises, fails_often, holds_often;
+static bool advises, fails_often, holds_often, goes_aside;
 static unsigned shards; /* it places in any of so many */
 static uint64_t now_ns, step_ns;
 
@@ -345,6 +345,8 @@ static void step(void)
 		hp_cache_self->shard = (unsigned)rnd(shards);
 	if (fails_often && rnd(3) == 0)
 		k.fail_in = (long)rnd(5);
+	if (goes_aside && rnd(20) == 0)
+		hugepin_small_only_(!hp_cache_aside);
 	if (holds_often && rnd(4) == 0)
 		hold((unsigned)rnd(HELD));
 	switch (rnd(40)) {
@@ -401,6 +403,7 @@ static inline void play(const char *name, unsigned steps)
 	}
 	k.fail_in = 0;
 	k.refused = -1;
+	hugepin_small_only_(false);
 	for (int i = 0; i < HELD; i++)
 		if (held[i].len)
 			hp_heap_drop(held[i].at, held[i].len, held[i].how);
