@@ -241,9 +241,8 @@ static void event(struct hp_predict *p, uint64_t now_ns)
 	for (unsigned i = 0; i < HP_PREDICT_LEVELS; i++) {
 		uint64_t hash;
 		p->match[i] = NULL;
-		p->keys[i] = 0;
 		p->ago_count[i] = -1;
-		if (!window_hash(p, p->starts, i, &hash))
+		if (!window_hash(p, p->starts, i, &hash)) /* nor ever before */
 			continue;
 		p->keys[i] = key_of(hash, i, p->ends);
 		p->match[i] = find_context(p, p->keys[i]);
