@@ -199,8 +199,8 @@ static unsigned some_access(void)
 static char *some_range(size_t *ret_len, int *ret_b)
 {
 	static const size_t offsets[] = { 0, 0, 0, 1, 100, 4095 };
-	const size_t lengths[] = { 1,	  4095,	   4096,	    4097,	 8192,		  65536,
-				   65537, 1 << 20, world.limit - 1, world.limit, world.limit + 1, 300000 };
+	const size_t lengths[] = { 1, 4095, 4096, 4097, 8192, 65536,
+				   65537, 1048576, world.limit - 1, world.limit, world.limit + 1, 300000 };
 	int b = (int)rnd(2 * BUFFERS);
 	size_t len = lengths[rnd(12)], offset = offsets[rnd(6)];
 
@@ -583,6 +583,8 @@ TEST(domains_do_what_was_recorded)
 		{ "none, budget", { POLICY(NONE), .pinned_bytes_max = MIB }, { 0 } },
 		{ "native", { POLICY(ODP), .odp = HUGEPIN_ODP_NATIVE }, { .flags = HUGEPIN_LIMIT_ODP } },
 		{ "enhanced", { POLICY(ODP), .odp = HUGEPIN_ODP_ENHANCED }, { .flags = HUGEPIN_LIMIT_ODP } },
+		{ "arena, two pages", { POLICY(ARENA), .pinned_bytes_max = 4 * MIB }, { 0 } },
+		{ "arena, four pages", { POLICY(ARENA), .pinned_bytes_max = 8 * MIB }, { 0 } },
 		{ "optimal", { POLICY(ODP), .odp = HUGEPIN_ODP_OPTIMAL },
 		  { .flags = HUGEPIN_LIMIT_ODP, .regs_max = 30 } },
 	};
