@@ -277,9 +277,12 @@ static void lose_descriptor(void)
 enum hp_change hp_uffd_ask(void)
 {
 	int fd = hp_kept_fd(&watch.uffd);
-	enum hp_change change = fd < 0 ? HP_UNTOLD : ask(fd);
+	enum hp_change change;
 
-	if (HP_UNLIKELY(change == HP_UNTOLD && fd >= 0))
+	if (HP_UNLIKELY(fd < 0))
+		return HP_UNTOLD;
+	change = ask(fd);
+	if (HP_UNLIKELY(change == HP_UNTOLD))
 		lose_descriptor();
 	return change;
 }
