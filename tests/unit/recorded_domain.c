@@ -617,4 +617,54 @@ TEST(helped_domains_do_what_was_recorded)
 	play_all(kinds, sizeof kinds / sizeof *kinds, "helped");
 }
 
+/* ------------------------------------------------------------------ sets of ranges that went away */
+
+/* Of so many pages, at a border of another range more often than not. */
+static struct hp_range some_pages(unsigned pages)
+{
+	static uintptr_t last;
+	struct hp_range r = { .start = rnd(2) ? last : rnd(pages) * 4096 };
+
+	r.end = r.start + (1 + rnd(4)) * 4096;
+	r.discarded = rnd(2);
+	r.late = r.discarded && rnd(2);
+	r.widened = rnd(10) == 0;
+	last = rnd(2) ? r.end : r.start;
+	return r;
+}
+
+TEST(sets_of_ranges_are_what_was_recorded)
+{
+	static struct hp_gone g;
+	static struct hp_ranges late;
+
+	T_STAYS(2, "the set of late discards keeps its memory");
+	seed = 31;
+	for (unsigned i = 1; i <= 4000; i++) {
+		hp_gone_push(&g, some_pages(i < 2000 ? 60 : 2000));
+		for (unsigned k = 0; k < g.count; k++)
+			note("%zx-%zx %d %d %d", (size_t)g.range[k].start, (size_t)g.range[k].end, g.range[k].discarded,
+			     g.range[k].late, g.range[k].widened);
+		if (rnd(i < 2000 ? 30 : 200) == 0)
+			g.count = 0;
+		if (i % 1000 == 0)
+			noted("%u ranges", i);
+	}
+	for (unsigned i = 1; i <= 12000; i++) {
+		struct hp_range r = some_pages(i < 1000 ? 60 : 400000);
+
+		hp_ranges_reserve(&late);
+		if (rnd(i < 1000 ? 2 : i < 9000 ? 40 : 3) || !late.count)
+			hp_gone_late_on(&late, r.start, r.end);
+		else
+			hp_gone_late_off(&late, r.start, r.end);
+		note("%zu", late.count);
+		for (size_t k = i % 16; k < late.count; k += i < 1000 ? 1 : 97)
+			note("%zx-%zx", (size_t)late.at[k].start, (size_t)late.at[k].end);
+		if (i % 3000 == 0)
+			noted("%u late, %zu left", i, late.count);
+	}
+	EXPECT(as_recorded("ranges"));
+}
+
 T_MAIN
