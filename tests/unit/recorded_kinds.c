@@ -273,7 +273,7 @@ TEST(heaps_of_other_kinds_place_grow_and_give_back_as_recorded)
 		SKIP("the kernel's base pages are larger");
 	for (size_t i = 0; i < sizeof all / sizeof *all; i++)
 		process(all[i]);
-	EXPECT(as_recorded("kinds"));
+	EXPECT(as_recorded("heap_kinds"));
 }
 
 T_MAIN
