@@ -25,9 +25,9 @@ static void go_on(unsigned steps)
 /* Of memory that this child has not, no more is asked for than its end. */
 static void look_in_child(struct buffer *b)
 {
-	const size_t chunk = chunk_of(b->p);
+	const size_t chunk = chunk_of(b->p), n = in_span(b->p) ? hp_chunk_extent(chunk) : 0;
 
-	if (in_span(b->p) && (hp_buffer_is_lost(chunk, hp_chunk_extent(chunk)) || hp_madvise_any(chunk, hp_chunk_extent(chunk)))) {
+	if (n && (hp_buffer_is_lost(chunk, n) || hp_madvise_any(chunk, n))) {
 		note_pointer("lost", b->size, b->p);
 		hugepin_free(b->p);
 		b->p = NULL;
@@ -72,7 +72,8 @@ static void change_world(void)
 	k.populate_ns = rnd(4) ? 0 : 1000000 + rnd(3000000);
 	k.written = (int)rnd(6);
 	k.fail_in = fails_often && rnd(2) ? (long)rnd(20) : 0;
-	note("room %ld, pool %ld, slow %llu, written %d, fails in %ld", k.available, k.pool, (unsigned long long)k.populate_ns, k.written,
+	note("room %ld, pool %ld, slow %llu, written %d, fails in %ld", k.available, k.pool,
+	     (unsigned long long)k.populate_ns, k.written,
 	     k.fail_in);
 }
 
@@ -165,7 +166,8 @@ static void failing(void)
 
 TEST(forks_copy_move_keep_out_and_refuse_as_recorded)
 {
-	static void (*const all[])(void) = { without_threads, threads, threads_seen, cow, held_pages, advised_pages, advised_thp, failing };
+	static void (*const all[])(void) = { without_threads, threads, threads_seen, cow, held_pages, advised_pages,
+	     advised_thp, failing };
 
 	if (!HP_THREAD_BARE)
 		SKIP("in this build no heap moves");

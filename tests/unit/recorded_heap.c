@@ -127,9 +127,12 @@ static void start(void)
 	hp_config.span = 0;
 	EXPECT(hp_heap_start());
 	note("ram %zu, may have %zu, %zu", (size_t)k.ram, (size_t)k.addresses, (size_t)k.data);
-	note("span %zu, pages %zu, small %zu, reserved %zu, heads %zu", hp_span.size, hp_span.pages, hp_span.small_end - hp_span.small,
+	note("span %zu, pages %zu, small %zu, reserved %zu, heads %zu", hp_span.size, hp_span.pages,
+	     hp_span.small_end - hp_span.small,
 	     hp_span.reserved, hp_span.heads_max);
-	note("thp %d, node %d, aligned %d", hp_span.thp, hp_span.nodes.node, hp_config.pages == HP_PAGES_1G && !(hp_span.base & (GIB - 1)));
+	note("thp %d, node %d", hp_span.thp, hp_span.nodes.node);
+	if (hp_config.pages == HP_PAGES_1G)
+		note("aligned %d", !(hp_span.base & (GIB - 1)));
 	note_pointer("malloc", 3 * MIB, hugepin_malloc(3 * MIB));
 	noted("start");
 }
@@ -165,7 +168,8 @@ TEST(a_span_is_as_long_as_memory_and_limits_say)
 
 static void leaving(void *arg, const struct hugepin_extent *e)
 {
-	note("leaving %d: %zx+%zx %llu %u", *(int *)arg, (uintptr_t)e->addr - hp_span.base, e->len, (unsigned long long)e->gen, e->kind);
+	note("leaving %d: %zx+%zx %llu %u", *(int *)arg, (uintptr_t)e->addr - hp_span.base, e->len,
+	     (unsigned long long)e->gen, e->kind);
 }
 
 static void watched(void)
@@ -229,7 +233,8 @@ static void touch_pieces(struct buffer *b, unsigned pieces)
 /* Of each buffer so many pieces beside the first. */
 static void touch(const char *name, unsigned pieces, unsigned count)
 {
-	static const size_t sizes[] = { 60 * KIB, 64 * KIB, 68 * KIB, MIB - 4 * KIB, MIB, MIB + 4 * KIB, 2 * MIB, 7 * MIB, 8 * MIB };
+	static const size_t sizes[] = { 60 * KIB, 64 * KIB, 68 * KIB, MIB - 4 * KIB, MIB, MIB + 4 * KIB, 2 * MIB,
+	     7 * MIB, 8 * MIB };
 
 	for (unsigned i = 1; i <= count; i++) {
 		struct buffer *b = &buffers[i % BUFFERS];
@@ -279,7 +284,8 @@ TEST(a_heap_looks_at_what_programs_touch_as_recorded)
 
 TEST(a_heap_places_grows_and_gives_back_as_recorded)
 {
-	static void (*const all[])(void) = { auto_pages, thp, base_pages, hugetlb, interleaved, short_span, advised, scanned,
+	static void (*const all[])(void) = { auto_pages, thp, base_pages, hugetlb, interleaved, short_span, advised,
+	     scanned,
 					 failing, ticking_by_calls, little, with_shards, aside, watched, hooked };
 
 	if (sysconf(_SC_PAGESIZE) != HP_CHUNK)

@@ -67,7 +67,8 @@ UNINSTRUMENTED static struct place place_of(uintptr_t at)
 }
 
 /* errno stays, and nothing is noted before the scenario begins. */
-__attribute__((format(printf, 5, 6))) UNINSTRUMENTED static void called(const char *name, long a, long b, long r, const char *format,
+__attribute__((format(printf, 5, 6))) UNINSTRUMENTED static void called(const char *name, long a, long b, long r,
+     const char *format,
 									  ...)
 {
 	const struct place p = place_of((uintptr_t)a);
@@ -140,16 +141,17 @@ UNINSTRUMENTED static long open_file(const char *path, long c, long d)
 	return raw(SYS_openat, AT_FDCWD, (long)path, c, d, 0, 0);
 }
 
-/* As a kernel with base pages of hp_base_page. */
+/* As a kernel with base pages of hp_base_page, which is 0 before the library has begun. */
 UNINSTRUMENTED static long real(long nr, long a, long b, long c, long d, long e, long f)
 {
-	return hp_base_page == HP_CHUNK ? raw(nr, a, b, c, d, e, f) : paged(nr, a, b, c, d, e, f);
+	return hp_base_page <= HP_CHUNK ? raw(nr, a, b, c, d, e, f) : paged(nr, a, b, c, d, e, f);
 }
 
 /* Memory elsewhere, always as far behind the start of a hugepage, and long memory, the span, of 128 MiB. */
 UNINSTRUMENTED static long map_elsewhere(long len, long prot, long flags)
 {
-	const long unit = len < 1L << 25 ? (long)HP_PAGE : 1L << 27, want = (long)hp_round_up((size_t)len, hp_base_page), off = 65536;
+	const long unit = len < 1L << 25 ? (long)HP_PAGE : 1L << 27, off = 65536;
+	const long want = (long)hp_round_up((size_t)len, HP_MAX(hp_base_page, HP_CHUNK));
 	const long got = raw(SYS_mmap, 0, want + 2 * unit, prot, flags, -1, 0);
 	const long at = (long)hp_round_up((size_t)got, (size_t)unit) + off;
 
@@ -203,7 +205,8 @@ UNINSTRUMENTED static long advise_memory(uintptr_t a, size_t len, long how)
 		for (uintptr_t at = a; at < a + len; at = (at | (HP_PAGE - 1)) + 1)
 			*(volatile char *)at = *(volatile char *)at;
 		return 0;
-	case MADV_HUGEPAGE: case MADV_NOHUGEPAGE: case HP_MADV_COLLAPSE: case MADV_GUARD_INSTALL: case MADV_GUARD_REMOVE: return 0;
+	case MADV_HUGEPAGE: case MADV_NOHUGEPAGE: case HP_MADV_COLLAPSE: return 0;
+	case MADV_GUARD_INSTALL: case MADV_GUARD_REMOVE: return 0;
 	default: return real(SYS_madvise, (long)a, (long)len, how, 0, 0, 0);
 	}
 }
@@ -274,6 +277,7 @@ UNINSTRUMENTED static long watch(long what, uint64_t *arg)
 
 UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long e, long f)
 {
+	bool may_fail;
 	long r;
 
 	switch (nr) {
@@ -286,7 +290,8 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		called("munmap", a, b, r, " ");
 		break;
 	case SYS_madvise:
-		r = c != MADV_DONTDUMP && c != MADV_DOFORK && fails() ? -k.error : advise_memory((uintptr_t)a, (size_t)b, c);
+		may_fail = c != MADV_DONTDUMP && c != MADV_DOFORK;
+		r = may_fail && fails() ? -k.error : advise_memory((uintptr_t)a, (size_t)b, c);
 		called("madvise", a, b, r, "%ld", c);
 		break;
 	case SYS_mprotect:
@@ -347,7 +352,8 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	case SYS_clock_gettime:
 		r = raw(nr, a, b, 0, 0, 0, 0);
 		if (a == CLOCK_THREAD_CPUTIME_ID)
-			*(struct timespec *)b = (struct timespec){ (time_t)(k.thread_ns / 1000000000), (long)(k.thread_ns % 1000000000) };
+			*(struct timespec *)b = (struct timespec){ (time_t)(k.thread_ns / 1000000000),
+			     (long)(k.thread_ns % 1000000000) };
 		break;
 	default: r = real(nr, a, b, c, d, e, f);
 	}

@@ -1,6 +1,6 @@
 /*
- * The heap's recorded behaviour (tests/recorded.h) with pages of 1 GiB, with larger base pages, for the small tier, with
- * two threads, and of buffers that grow.
+ * The heap's recorded behaviour (tests/recorded.h) with pages of 1 GiB, with larger base pages, for the small tier,
+ * with two threads, and of buffers that grow.
  */
 #include <pthread.h>
 #include <semaphore.h>
@@ -78,7 +78,8 @@ static void small_step(void)
 		char *p;
 		size_t len;
 	} runs[RUNS];
-	static const size_t lens[] = { HP_CHUNK, 2 * HP_CHUNK, 64 * KIB, 2 * MIB - HP_CHUNK, 2 * MIB, 2 * MIB + HP_CHUNK, 5 * MIB };
+	static const size_t lens[] = { HP_CHUNK, 2 * HP_CHUNK, 64 * KIB, 2 * MIB - HP_CHUNK, 2 * MIB,
+	     2 * MIB + HP_CHUNK, 5 * MIB };
 	const unsigned i = (unsigned)rnd(RUNS), j = (unsigned)rnd(RUNS);
 	void *at = NULL;
 
@@ -267,7 +268,8 @@ static void two_threads(void)
 
 TEST(heaps_of_other_kinds_place_grow_and_give_back_as_recorded)
 {
-	static void (*const all[])(void) = { giants, small_part, base_pages_of_16k, base_pages_of_64k, growing_buffers, two_threads };
+	static void (*const all[])(void) = { giants, small_part, base_pages_of_16k, base_pages_of_64k,
+	     growing_buffers, two_threads };
 
 	if (sysconf(_SC_PAGESIZE) != HP_CHUNK)
 		SKIP("the kernel's base pages are larger");

@@ -1,6 +1,6 @@
 /*
- * Programs for the heap's recorded scenarios: steps chosen by fixed random numbers, with sizes at and beside every limit,
- * and all that the heap knows after some steps. Each program is a process of its own, in which the heap starts anew.
+ * Programs for the heap's recorded scenarios: steps chosen by fixed random numbers, with sizes at and beside every
+ * limit, and all that the heap knows after some steps. Each program is a process of its own, in which the heap starts anew.
  */
 #ifndef TESTS_UNIT_RECORDED_PROGRAM_H
 #define TESTS_UNIT_RECORDED_PROGRAM_H
@@ -86,11 +86,15 @@ static void note_page(size_t p)
 	const struct hp_page *g = &hp_span.page[p];
 	const struct hp_extent *e = &hp_span.extent[p];
 
-	note("page %zu: %d %d %d.%d.%d.%d.%d.%d fresh %d held %d %d %d of %u leaves %d %d whole %d shard %d free %d since %u", p, g->state,
-	     g->kind, g->head, g->lost, g->fork, g->giant, g->stays, g->advised, g->fresh, g->held[0], g->held[1], g->held[2], g->extent,
-	     g->leaves, g->in_use, g->whole, g->shard, hp_span.holes.free[p], hp_span.holes.now - hp_span.holes.stamps[p]);
+	note("page %zu: %d %d %d.%d.%d.%d.%d.%d fresh %d held %d %d %d of %u leaves %d %d whole %d shard %d free %d "
+	     "since %u", p, g->state,
+	     g->kind, g->head, g->lost, g->fork, g->giant, g->stays, g->advised, g->fresh, g->held[0], g->held[1],
+	     g->held[2], g->extent,
+	     g->leaves, g->in_use, g->whole, g->shard, hp_span.holes.free[p],
+	     hp_span.holes.now - hp_span.holes.stamps[p]);
 	if (g->extent == p)
-		note("extent %llu of %u: %u %u %u %u ahead %d giant %d", (unsigned long long)e->gen, e->pages, e->present, e->by_kind[0],
+		note("extent %llu of %u: %u %u %u %u ahead %d giant %d", (unsigned long long)e->gen, e->pages,
+		     e->present, e->by_kind[0],
 		     e->by_kind[1], e->by_kind[2], e->ahead, e->giant);
 }
 
@@ -112,13 +116,17 @@ static void note_state(void)
 			if (part == HP_PART_HEAP)
 				note_words(p);
 		}
-	note("span %zu %zu %zu, extents %zu %zu, end %zu %zu, heads %zu, skip %u, no pool %d, sparse %d, left %zu, opened %zu, taken %zu",
-	     hp_span.size, hp_span.small_end, hp_span.reserved, hp_span.extent_pages[0], hp_span.extent_pages[1], hp_span.end[0],
-	     hp_span.end[1], hp_span.heads, hp_span.pool_skip, hp_span.no_pool, hp_span.sparse, hp_span.left, hp_span.opened,
+	note("span %zu %zu %zu, extents %zu %zu, end %zu %zu, heads %zu, skip %u, no pool %d, sparse %d, left %zu, "
+	     "opened %zu, taken %zu",
+	     hp_span.size, hp_span.small_end, hp_span.reserved, hp_span.extent_pages[0], hp_span.extent_pages[1],
+	     hp_span.end[0],
+	     hp_span.end[1], hp_span.heads, hp_span.pool_skip, hp_span.no_pool, hp_span.sparse, hp_span.left,
+	     hp_span.opened,
 	     hp_span.small_taken);
 	note("tick wanted %d", hp_tick_is_wanted());
 	note("ticks by %d at %llu", hp_ticking.by, (unsigned long long)hp_ticking.next_ns);
-	note("cache %u %u %u %x", atomic_load(&hp_cache_self->limit), hp_cache_slot(hp_cache_self), hp_cache_self->listed,
+	note("cache %u %u %u %x", atomic_load(&hp_cache_self->limit), hp_cache_slot(hp_cache_self),
+	     hp_cache_self->listed,
 	     hp_cache_self->groups);
 }
 
@@ -160,8 +168,10 @@ static void keep(struct buffer *b, void *p, size_t size)
 /* Sizes at which something changes, and beside these. */
 static size_t border(void)
 {
-	static const size_t borders[] = { HUGEPIN_LARGE_MIN, 36 * KIB, 64 * KIB, 68 * KIB, 256 * KIB, 512 * KIB, MIB, 16 * 17 * 4 * KIB,
-					  2 * MIB, 2 * MIB, 4 * MIB, 6 * MIB, 8 * MIB, 16 * MIB, 20 * MIB, 32 * MIB, 64 * MIB, 66 * MIB };
+	static const size_t borders[] = { HUGEPIN_LARGE_MIN, 36 * KIB, 64 * KIB, 68 * KIB, 256 * KIB, 512 * KIB, MIB,
+	     16 * 17 * 4 * KIB,
+					  2 * MIB, 2 * MIB, 4 * MIB, 6 * MIB, 8 * MIB, 16 * MIB, 20 * MIB, 32 * MIB,
+					     64 * MIB, 66 * MIB };
 	size_t size;
 
 	do {
@@ -270,7 +280,8 @@ static void ask(const struct buffer *b)
 	int r = hugepin_extent(b->p, &e, sizeof e);
 
 	if (r > 0)
-		note("extent of %zx: %zx+%zx %llu %u %u", (uintptr_t)b->p - hp_span.base, (uintptr_t)e.addr - hp_span.base, e.len,
+		note("extent of %zx: %zx+%zx %llu %u %u", (uintptr_t)b->p - hp_span.base,
+		     (uintptr_t)e.addr - hp_span.base, e.len,
 		     (unsigned long long)e.gen, e.page_shift, e.kind);
 	if (!in_span(b->p))
 		return;
@@ -283,7 +294,8 @@ static void ask(const struct buffer *b)
 /* What hooks and programs do wrong is reported, and does nothing. */
 static void misuse(struct buffer *b)
 {
-	static const size_t sizes[] = { (size_t)PTRDIFF_MAX - HP_CHUNK, (size_t)PTRDIFF_MAX, (size_t)PTRDIFF_MAX + 2, SIZE_MAX - HP_CHUNK, SIZE_MAX };
+	static const size_t sizes[] = { (size_t)PTRDIFF_MAX - HP_CHUNK, (size_t)PTRDIFF_MAX, (size_t)PTRDIFF_MAX + 2,
+	     SIZE_MAX - HP_CHUNK, SIZE_MAX };
 	unsigned char *p = in_span(b->p) ? b->p : NULL;
 	const size_t size = sizes[rnd(5)];
 
@@ -308,7 +320,8 @@ static void misuse(struct buffer *b)
 
 static void advise(const struct buffer *b)
 {
-	static const int how[] = { MADV_DONTFORK, MADV_DOFORK, MADV_WIPEONFORK, MADV_KEEPONFORK, MADV_DODUMP, MADV_DONTDUMP };
+	static const int how[] = { MADV_DONTFORK, MADV_DOFORK, MADV_WIPEONFORK, MADV_KEEPONFORK, MADV_DODUMP,
+	     MADV_DONTDUMP };
 	size_t pages, from, n;
 
 	if (!b->p || !in_span(b->p) || b->size < 8 * HP_CHUNK)
@@ -317,7 +330,8 @@ static void advise(const struct buffer *b)
 	from = 1 + rnd(pages - 2);
 	n = 1 + rnd(HP_MIN(pages - 1 - from, (size_t)600) + 1) / 2;
 	if (rnd(3) == 0)
-		note("protect %d", hugepin_protect_(b->p + from * HP_CHUNK, n * HP_CHUNK, rnd(2) ? PROT_READ : PROT_READ | PROT_WRITE));
+		note("protect %d", hugepin_protect_(b->p + from * HP_CHUNK, n * HP_CHUNK,
+		     rnd(2) ? PROT_READ : PROT_READ | PROT_WRITE));
 	else
 		note("advise %d", hugepin_advise_(b->p + from * HP_CHUNK, n * HP_CHUNK, how[rnd(6)]));
 	note("any %d parts %zu", hp_madvise_any(chunk_of(b->p), pages), hp_madvise_parts(chunk_of(b->p), pages));
@@ -347,6 +361,8 @@ static void step(void)
 		k.fail_in = (long)rnd(5);
 	if (goes_aside && rnd(20) == 0)
 		hugepin_small_only_(!hp_cache_aside);
+	if (advises && rnd(4) == 0)
+		advise(b);
 	if (holds_often && rnd(4) == 0)
 		hold((unsigned)rnd(HELD));
 	switch (rnd(40)) {
