@@ -318,6 +318,20 @@ static void misuse(struct buffer *b)
 }
 
 
+/* What lies around a buffer, too: others, room, free memory. */
+static void advise_around(const struct buffer *b)
+{
+	static const int how[] = { MADV_DONTFORK, MADV_DOFORK, MADV_DONTDUMP, MADV_DODUMP };
+	unsigned char *from;
+	size_t len;
+
+	if (!b->p || !in_span(b->p) || hp_page_of(chunk_of(b->p)) >= hp_span.pages)
+		return;
+	from = b->p - rnd(64) * hp_base_page;
+	len = (1 + rnd(1200)) * HP_CHUNK;
+	note("around %d", hugepin_advise_(from, len, how[rnd(4)]));
+}
+
 static void advise(const struct buffer *b)
 {
 	static const int how[] = { MADV_DONTFORK, MADV_DOFORK, MADV_WIPEONFORK, MADV_KEEPONFORK, MADV_DODUMP,
@@ -363,6 +377,8 @@ static void step(void)
 		hugepin_small_only_(!hp_cache_aside);
 	if (advises && rnd(4) == 0)
 		advise(b);
+	if (advises && rnd(8) == 0)
+		advise_around(b);
 	if (holds_often && rnd(4) == 0)
 		hold((unsigned)rnd(HELD));
 	switch (rnd(40)) {
