@@ -469,7 +469,8 @@ static void count_pins(struct hp_look *look, const struct hp_look *before, const
 		d->stats.hits += look->made[r->index] - r->before;
 	}
 	/* The process has only the hits of registrations that have ended, less those that were none. */
-	for (d = look->domain; d < look->domain + look->domains; d++) {
+	for (unsigned i = 0; i < look->domains; i++) {
+		d = &look->domain[i];
 		d->stats.hits = (int64_t)d->stats.hits < 0 ? 0 : d->stats.hits;
 		if (before)
 			differ(d, same(before, d));

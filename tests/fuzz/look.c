@@ -86,7 +86,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		.version = HP_VIEW_VERSION,
 		.size = sizeof(struct hp_view),
 		.heap = { .size = UINT64_MAX, .pages = TABLE + 48, .page_shift = 20, .stride = 8, .kind = 1, .state_min = 2 },
-		.domain = { .domains = TABLE + 16, .open = TABLE + 24, .count = 3, .size = 600, .policy = 16, .helper = 24, .stats = 80,
+		.domain = { .domains = TABLE + 16, .open = TABLE + 24, .used = TABLE + 28, .size = 600, .policy = 16, .helper = 24, .stats = 80,
 			    .stats_size = 300 },
 		.region = { .regions = TABLE + 32, .used = TABLE + 40, .stride = 64, .end = 8, .domain = 16, .state = 24, .kind = 28 },
 		.counts = { .first = TABLE + 56, .counts = 8, .stride = 8, .unpins = 4 },
