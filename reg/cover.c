@@ -282,9 +282,10 @@ static int cover_heap(hugepin_domain *d, uintptr_t addr, uintptr_t addr_end, uns
 
 /* Round the foreign range [start, end) out to aligned blocks, so that a window that moves by a little is found
  * registered. A block is cut at the bounds of the mapping that the range begins or ends in, because what lies beyond may
- * have other rights, or be a file's. Only watched memory is rounded: nobody else tells when what no pin asked for goes
- * away. Blocks take at most a quarter of the budget beyond what pins asked for. hugepin_register() is left alone, since
- * what lies ready has the lengths that the program named. */
+ * have other rights, or be a file's. Only memory that the kernel watches is rounded: another thread may just have
+ * announced that it unmaps what no pin asked for, and nobody else tells when that has gone. Blocks take at most a
+ * quarter of the budget beyond what pins asked for. hugepin_register() is left alone, since what lies ready has the
+ * lengths that the program named. */
 static bool round_foreign(const hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access,
 			  struct hp_stretch *ret_)
 {
@@ -292,8 +293,8 @@ static bool round_foreign(const hugepin_domain *d, uintptr_t start, uintptr_t en
 	struct hp_stretch first, last;
 	uint64_t more;
 
-	if (!d->round_mask || !d->watched || d->ready || !hp_is_pinning(access) || !((start | end) & d->round_mask) ||
-	    !hp_uffd_mapping(start, &first))
+	if (!d->round_mask || !d->watched || !hp_uffd_works() || d->ready || !hp_is_pinning(access) ||
+	    !((start | end) & d->round_mask) || !hp_uffd_mapping(start, &first))
 		return false;
 	last = first;
 	if (end > first.end && !hp_uffd_mapping(end - 1, &last))

@@ -566,12 +566,11 @@ bool hp_uffd_mapping(uintptr_t addr, struct hp_stretch *ret_)
 
 bool hp_uffd_is_private(uintptr_t start, uintptr_t end)
 {
-	struct mapping m;
-	bool ok = true;
+	struct hp_stretch m = { .end = start };
 
-	for (; start < end && ok; start = m.end)
-		ok = mapping_at(start, &m) && m.is_private;
-	return ok;
+	while (m.end < end && hp_uffd_mapping(m.end, &m))
+		;
+	return m.end >= end;
 }
 
 static bool can_add(void)
@@ -661,21 +660,24 @@ static void show_parts(void)
 
 /* Watch whole mappings, because a watched range becomes a mapping of its own, a process may have only 65530 of them,
  * and mremap(2) does not move several at once. Watch the range alone only if that fails, because a part of the mapping
- * has become another one meanwhile. */
-static int watch_mappings(uintptr_t start, uintptr_t end, bool lasts)
+ * has become another one meanwhile. others: look again, because what another thread maps into a hole meanwhile is not
+ * watched, and so is a mapping of its own. */
+static int watch_mappings(uintptr_t start, uintptr_t end, bool lasts, bool others)
 {
-	struct mapping m;
+	struct hp_stretch m, now;
 
 	for (; start < end; start = m.end) {
-		if (!mapping_at(start, &m) || !m.is_private)
+		if (!hp_uffd_mapping(start, &m))
 			return -EXDEV;
 		if (!add_part(m.start, m.end, lasts) && !add_part(start, HP_MIN(end, m.end), lasts))
 			return -EADDRINUSE;
+		if (others && (!hp_uffd_mapping(start, &now) || now.end < HP_MIN(end, m.end)))
+			return -EXDEV;
 	}
 	return 0;
 }
 
-int hp_uffd_watch(uintptr_t start, uintptr_t end)
+int hp_uffd_watch(uintptr_t start, uintptr_t end, bool others)
 {
 	int err = -EADDRINUSE;
 
@@ -683,7 +685,7 @@ int hp_uffd_watch(uintptr_t start, uintptr_t end)
 		return -ENXIO;
 	hp_lock(&watched.lock);
 	if (hp_watched_use(&watched.set, start, end)) {
-		err = watch_mappings(start, end, false);
+		err = watch_mappings(start, end, false, others);
 		if (err)
 			end_use(start, end);
 	}
@@ -697,7 +699,7 @@ void hp_uffd_watch_unmap(uintptr_t start, uintptr_t end)
 	if (!can_add())
 		return;
 	hp_lock(&watched.lock);
-	watch_mappings(start, end, true);
+	watch_mappings(start, end, true, false);
 	show_parts();
 	hp_unlock(&watched.lock);
 }

@@ -57,8 +57,9 @@ void hp_uffd_watch_heap(uintptr_t start, uintptr_t end);
 /* Watch [start, end), until hp_uffd_unwatch() is called once for each success. 0, or why this memory cannot be watched:
  * -EXDEV: it is a file's, shared, or not mapped; -EADDRINUSE: the kernel refuses, as where another userfaultfd watches,
  * or so much is watched in parts that the process would run out of mappings; -ENXIO: no memory can be watched.
+ * others: of a part of the first and the last mapping other threads may be the owners.
  * unwatch() may be called for memory that hp_uffd_watch() has refused with -ENXIO. */
-int hp_uffd_watch(uintptr_t start, uintptr_t end);
+int hp_uffd_watch(uintptr_t start, uintptr_t end, bool others);
 void hp_uffd_unwatch(uintptr_t start, uintptr_t end);
 
 /* Watch [start, end), as far as possible, until it is unmapped. */

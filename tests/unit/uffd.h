@@ -19,6 +19,7 @@ static _Atomic long questions, opened, lists; /* lists: reads of the list of map
 static _Atomic int answer; /* errno of the next questions; 0: the kernel's */
 static _Atomic long answers_left; /* of those; then the kernel's */
 static bool is_flag; /* before Linux 5.15 the count falls to 0 with the first event that is read */
+static bool no_userfaultfd; /* the kernel has none */
 static bool no_query; /* before 6.11 the kernel does not tell of one mapping */
 static _Atomic bool lowered;
 static int opener; /* the thread whose calls are counted; 0: none are */
@@ -32,6 +33,8 @@ static _Atomic bool hold_reader; /* after it has read */
 static struct uffdio_range added[64]; /* to what is watched */
 static unsigned adds;
 static uint64_t add_max = UINT64_MAX; /* the kernel refuses to watch more bytes at once */
+/* Once: what another thread does before the next range is added, and after it. */
+static void (*before_adding)(void), (*after_adding)(void);
 static const char *mappings_max; /* what /proc/sys/vm/max_map_count says; NULL: the kernel's */
 
 /* Whether the kernel refuses this call. Only calls of the opener count, and none that end something. */
@@ -71,7 +74,11 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	lists += nr == SYS_pread64;
 	if (nr == SYS_ioctl && (unsigned long)b == UFFDIO_REGISTER) {
 		struct uffdio_range range = ((struct uffdio_register *)c)->range;
+		void (*const before)(void) = before_adding;
 
+		before_adding = NULL;
+		if (before)
+			before();
 		if (range.len > add_max) {
 			errno = EBUSY;
 			return -1;
@@ -80,7 +87,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	}
 	if (nr == SYS_userfaultfd)
 		opened++;
-	if (is_refused(nr)) {
+	if (is_refused(nr) || (nr == SYS_userfaultfd && no_userfaultfd)) {
 		errno = EPERM;
 		return -1;
 	}
@@ -89,6 +96,12 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 		busy_reads += seen_reading->attention & HP_BUSY ? 1 : 0;
 	}
 	r = raw(nr, a, b, c, d, e, f);
+	if (nr == SYS_ioctl && (unsigned long)b == UFFDIO_REGISTER && after_adding) {
+		void (*const after)(void) = after_adding;
+
+		after_adding = NULL;
+		after();
+	}
 	if (is_flag && nr == SYS_read && r > 0)
 		lowered = true;
 	while (nr == SYS_read && hold_reader)

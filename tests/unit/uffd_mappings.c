@@ -3,6 +3,7 @@
  */
 #include "alloc/hold.h"
 #include "base/stats.h"
+#include "reg/domains.h"
 #include "reg/gone.h"
 #include "tests/unit/uffd.h"
 
@@ -141,23 +142,23 @@ TEST_BY(either_way, mappings_are_watched_as_wholes_and_a_part_where_more_cannot_
 	p = three();
 	errno = 77;
 	lists = 0;
-	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 9 * 4096), 0);
+	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 9 * 4096, false), 0);
 	tells = !lists; /* the kernel, of one mapping */
 	EXPECT_EQ(adds, 3); /* as wholes */
 	EXPECT(was_added(0, p, 4) && was_added(1, p + 4 * 4096, 4) && was_added(2, p + 8 * 4096, 4));
 	p = three();
 	add_max = 3 * 4096; /* what is more is in part another's: the parts */
-	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 3 * 4096), 0);
+	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 3 * 4096, false), 0);
 	EXPECT_EQ(adds, 1);
 	was_added(0, p + 2 * 4096, 1);
 	p = three();
-	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 10 * 4096), -EADDRINUSE); /* not all of it */
+	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 10 * 4096, false), -EADDRINUSE); /* not all of it */
 	EXPECT_EQ(adds, 1);
 	was_added(0, p + 2 * 4096, 2);
 	add_max = UINT64_MAX;
 	p = three();
 	munmap(p + 5 * 4096, 4096);
-	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 4 * 4096, (uintptr_t)p + 10 * 4096), -EXDEV); /* a hole */
+	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 4 * 4096, (uintptr_t)p + 10 * 4096, false), -EXDEV); /* a hole */
 	EXPECT_EQ(adds, 1);
 
 	p = three();
@@ -369,6 +370,87 @@ TEST_BY(in_child, what_is_forgotten_before_it_is_discarded_is_cached_again)
 	EXPECT_EQ(madvise(p, MIB, MADV_DONTNEED), 0);
 	EXPECT_EQ(made(d, p), 1);
 	EXPECT_EQ(made(d, p), 1);
+	close_empty(&device, d);
+}
+
+static char *neighbour;
+
+static void map_neighbour(void)
+{
+	EXPECT(mmap(neighbour, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+	       neighbour);
+}
+
+static void unmap_neighbour(void)
+{
+	EXPECT_EQ(munmap(neighbour, 4096), 0);
+}
+
+static void map_file_there(void)
+{
+	const int fd = memfd_create("file", MFD_CLOEXEC);
+
+	EXPECT_EQ(ftruncate(fd, 4096), 0);
+	EXPECT(mmap(neighbour, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == neighbour);
+	close(fd);
+}
+
+static hugepin_domain *open_blocks(void)
+{
+	return device_open(&device, (struct hugepin_limits){ 0 },
+			   (struct hugepin_attr){ .policy = HUGEPIN_POLICY_LRU, .round_max = MIB });
+}
+
+/* The kernel watches it all the same, if it can, and never tells that another process has truncated the file. */
+TEST_BY(either_way, what_another_thread_replaces_by_a_file_before_it_is_watched_is_not_kept_in_a_block)
+{
+	hugepin_domain *d = open_blocks();
+	char *p = map(MIB);
+
+	neighbour = p + 8 * 4096;
+	before_adding = map_file_there;
+	EXPECT_EQ(made(d, p), 1);
+	EXPECT_EQ(made(d, p), 0);
+	EXPECT_EQ(made(d, neighbour), 1);
+	EXPECT_EQ(made(d, neighbour), 1);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+/* The kernel watches what it finds, and so never tells of what comes into a hole. */
+TEST_BY(either_way, what_another_thread_maps_anew_while_it_is_being_watched_is_not_kept_in_a_block)
+{
+	hugepin_domain *d = open_blocks();
+	char *p = map(MIB);
+
+	for (int round = 0; round < 2; round++) {
+		neighbour = p + 8 * 4096;
+		before_adding = unmap_neighbour;
+		after_adding = map_neighbour;
+		EXPECT_EQ(made(d, p), 1);
+		EXPECT_EQ(made(d, p), 0);
+		unmap_neighbour();
+		map_neighbour();
+		EXPECT_EQ(made(d, neighbour), 1);
+		EXPECT_EQ(made(d, neighbour), 0);
+		EXPECT_EQ(hugepin_forget(p, MIB), 0);
+	}
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+/* An unmapping that another thread has announced goes on after the block was registered, and what then comes there need
+ * not be announced. */
+TEST_BY(in_child, memory_whose_end_is_only_announced_is_not_registered_by_blocks)
+{
+	hugepin_domain *d;
+	char *p = map(MIB);
+
+	no_userfaultfd = hp_sees_unmaps = true;
+	d = open_blocks();
+	EXPECT_EQ(made(d, p), 1);
+	EXPECT_EQ(made(d, p), 0);
+	EXPECT_EQ(made(d, p + 4096), 1);
 	close_empty(&device, d);
 }
 
