@@ -118,7 +118,7 @@ EXPORT void *mmap64(void *addr, size_t len, int prot, int flags, int fd, off64_t
 
 EXPORT void *mremap(void *addr, size_t old_len, size_t len, int flags, ...)
 {
-	void *to = NULL;
+	void *to = NULL, *p;
 
 	if (flags & (MREMAP_FIXED | MREMAP_DONTUNMAP)) {
 		va_list args;
@@ -131,7 +131,10 @@ EXPORT void *mremap(void *addr, size_t old_len, size_t len, int flags, ...)
 	hugepin_unmapping_(addr, HP_MAX(old_len, (size_t)1), HP_UNMAPPED);
 	if (flags & MREMAP_FIXED)
 		hugepin_unmapping_(to, len, HP_UNMAPPED);
-	return NEXT(mremap, addr, old_len, len, flags, to);
+	p = NEXT(mremap, addr, old_len, len, flags, to);
+	if (p != MAP_FAILED) /* as in own_mmap() */
+		hugepin_unmapping_(p, len, HP_UNMAPPED);
+	return p;
 }
 
 static void announce_advice(const void *addr, size_t len, int advice)

@@ -165,6 +165,15 @@ static inline void inline_munmap(char *p)
 	map_again(p, HALF);
 }
 
+/* Other memory is moved to the place of what went unseen. Without MREMAP_FIXED the kernel chooses this place. */
+static inline void move_here(char *p)
+{
+	char *other = mmap(NULL, HALF, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	EXPECT_EQ(syscall(SYS_munmap, p, HALF), 0);
+	EXPECT(mremap(other, HALF, HALF, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, p) == p);
+}
+
 static inline void detach(char *p)
 {
 	EXPECT_EQ(shmdt(p), 0);
