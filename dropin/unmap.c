@@ -251,28 +251,37 @@ static char *current_break(void)
 	return next_maps.is.sbrk ? next_maps.is.sbrk(0) : NULL;
 }
 
+/* What comes into use is announced, too, as in own_mmap(). */
 EXPORT int brk(void *to)
 {
 	char *now = current_break();
+	int r = -1;
 
 	if (now > (char *)to)
 		hugepin_unmapping_(to, (size_t)(now - (char *)to), HP_UNMAPPED);
 	if (next_maps.is.brk)
-		return next_maps.is.brk(to);
-	errno = ENOMEM;
-	return -1;
+		r = next_maps.is.brk(to);
+	else
+		errno = ENOMEM;
+	if (r == 0 && now && now < (char *)to)
+		hugepin_unmapping_(now, (size_t)((char *)to - now), HP_UNMAPPED);
+	return r;
 }
 
 EXPORT void *sbrk(intptr_t by)
 {
 	char *now = current_break();
+	void *p = (void *)-1;
 
 	if (by < 0 && now)
 		hugepin_unmapping_(now + by, (size_t)-by, HP_UNMAPPED);
 	if (next_maps.is.sbrk)
-		return next_maps.is.sbrk(by);
-	errno = ENOMEM;
-	return (void *)-1;
+		p = next_maps.is.sbrk(by);
+	else
+		errno = ENOMEM;
+	if (by > 0 && p != (void *)-1)
+		hugepin_unmapping_(p, (size_t)by, HP_UNMAPPED);
+	return p;
 }
 
 /* Tell the heap of a thread's stack in its memory. The C library keeps the thread's descriptor there, and in each child

@@ -9,6 +9,7 @@
 #include "live.h"
 #include "watched.h"
 
+#include <dlfcn.h>
 #include <liburing.h>
 #include <sys/ipc.h>
 #include <sys/shm.h>
@@ -188,6 +189,18 @@ static inline void lower_break(char *p)
 {
 	EXPECT(sbrk(-HALF) != (void *)-1);
 	EXPECT(sbrk(HALF) == p + HALF);
+}
+
+/* As malloc of the C library lowers it. */
+static inline void lower_break_inside(char *p)
+{
+	void *(*const inside)(intptr_t) = (void *(*)(intptr_t))dlsym(dlopen("libc.so.6", RTLD_NOW), "sbrk");
+
+	static bool by_brk;
+
+	EXPECT(inside(-HALF) == p + SIZE);
+	EXPECT(by_brk ? brk(p + SIZE) == 0 : sbrk(HALF) == p + HALF);
+	by_brk = !by_brk;
 }
 
 static inline void truncate_file(char *p)
