@@ -24,15 +24,18 @@ static const struct kind {
 	uint64_t budget;
 	bool parallel;
 	unsigned pause_us;
+	uint64_t round; /* blocks of other memory: they have a part of other threads' areas */
 } kinds[] = {
-	{ "arena", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_DEFAULT, UINT64_MAX, false, 0 },
-	{ "lru, small budget", HUGEPIN_POLICY_LRU, HUGEPIN_WATCH_DEFAULT, 8 << 20, false, 300 },
-	{ "lru, kernel", HUGEPIN_POLICY_LRU, HUGEPIN_WATCH_KERNEL, 32 << 20, true, 300 },
-	{ "lru, program", HUGEPIN_POLICY_LRU, HUGEPIN_WATCH_PROGRAM, 32 << 20, false, 0 },
-	{ "predict", HUGEPIN_POLICY_PREDICT, HUGEPIN_WATCH_DEFAULT, 16 << 20, false, 100 },
-	{ "cf11", HUGEPIN_POLICY_CF11, HUGEPIN_WATCH_KERNEL, 16 << 20, true, 100 },
-	{ "none", HUGEPIN_POLICY_NONE, HUGEPIN_WATCH_DEFAULT, UINT64_MAX, true, 0 },
-	{ "nobody watches", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_NONE, 64 << 20, false, 0 },
+	{ "arena", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_DEFAULT, UINT64_MAX, false, 0, 0 },
+	{ "lru, small budget", HUGEPIN_POLICY_LRU, HUGEPIN_WATCH_DEFAULT, 8 << 20, false, 300, 0 },
+	{ "lru, kernel", HUGEPIN_POLICY_LRU, HUGEPIN_WATCH_KERNEL, 32 << 20, true, 300, 0 },
+	{ "lru, program", HUGEPIN_POLICY_LRU, HUGEPIN_WATCH_PROGRAM, 32 << 20, false, 0, 0 },
+	{ "predict", HUGEPIN_POLICY_PREDICT, HUGEPIN_WATCH_DEFAULT, 16 << 20, false, 100, 0 },
+	{ "cf11", HUGEPIN_POLICY_CF11, HUGEPIN_WATCH_KERNEL, 16 << 20, true, 100, 0 },
+	{ "none", HUGEPIN_POLICY_NONE, HUGEPIN_WATCH_DEFAULT, UINT64_MAX, true, 0, 0 },
+	{ "blocks", HUGEPIN_POLICY_LRU, HUGEPIN_WATCH_DEFAULT, UINT64_MAX, false, 300, 64 * BASE },
+	{ "blocks, kernel", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_KERNEL, 32 << 20, false, 0, 1024 * BASE },
+	{ "nobody watches", HUGEPIN_POLICY_ARENA, HUGEPIN_WATCH_NONE, 64 << 20, false, 0, 0 },
 };
 
 static const struct kind *kind;
@@ -380,7 +383,7 @@ static void *forget_and_fork(void *unused)
 static int stress(void)
 {
 	const struct hugepin_attr attr = { .size = sizeof attr, .policy = kind->policy, .watch = kind->watch,
-					   .pinned_bytes_max = kind->budget };
+					   .pinned_bytes_max = kind->budget, .round_max = kind->round };
 	pthread_t t[THREADS + 1];
 	char *at = mmap(NULL, AREAS * (AREA + GAP), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	const char *why = device_open();

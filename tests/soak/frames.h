@@ -19,6 +19,8 @@ static struct device {
 	bool parallel; /* takes several calls at a time */
 	unsigned pause_us; /* the longest that a call takes on purpose */
 	pthread_mutex_t lock; /* of `live` */
+	pthread_mutex_t ring_lock; /* of transfers */
+	int file; /* that transfers write */
 	unsigned next;
 	_Atomic int inside;
 	_Atomic size_t bytes, bytes_peak;
@@ -170,15 +172,42 @@ static const char *device_open(void)
 		return "page frames are root's to see";
 	if (io_uring_queue_init(4, &device.ring, 0) < 0 || io_uring_register_buffers_sparse(&device.ring, REGS) < 0)
 		return "no fixed buffers of io_uring";
+	device.file = memfd_create("transfers", MFD_CLOEXEC);
+	EXPECT(device.file >= 0);
 	pthread_mutex_init(&device.lock, NULL);
+	pthread_mutex_init(&device.ring_lock, NULL);
 	return NULL;
+}
+
+/* Whether the device reads what the program writes at p. The frames of a block that was rounded do not say so where a
+ * neighbour has changed its part while the device pinned it. */
+static bool transfers(uint32_t key, uintptr_t p)
+{
+	const uint64_t sent = any(UINT64_MAX);
+	uint64_t arrived = 0;
+	struct io_uring_cqe *cqe;
+	bool ok;
+
+	*(volatile uint64_t *)p = sent;
+	pthread_mutex_lock(&device.ring_lock);
+	io_uring_prep_write_fixed(io_uring_get_sqe(&device.ring), device.file, (void *)p, sizeof sent, 0, (int)key);
+	ok = EXPECT_EQ(io_uring_submit(&device.ring), 1);
+	while (ok && io_uring_wait_cqe(&device.ring, &cqe) == -EINTR)
+		;
+	ok = ok && EXPECT_EQ(cqe->res, sizeof sent) &&
+	     EXPECT_EQ(pread(device.file, &arrived, sizeof arrived, 0), sizeof arrived);
+	if (ok)
+		io_uring_cqe_seen(&device.ring, cqe);
+	pthread_mutex_unlock(&device.ring_lock);
+	return ok && arrived == sent;
 }
 
 /* The owner of the memory has touched it, and nobody else changes it. */
 static void device_check(const struct hugepin_pin *pin, const char *how)
 {
 	const struct device_reg *r = &device.reg[pin->lkey];
-	const uintptr_t start = pin->base & -(uintptr_t)BASE, end = pin->base + pin->len;
+	const uintptr_t end = pin->base + pin->len;
+	uintptr_t start = pin->base & -(uintptr_t)BASE;
 	uint64_t now[SOME];
 
 	if (!r->live || pin->base < r->addr || end > r->addr + r->len) {
@@ -194,6 +223,9 @@ static void device_check(const struct hugepin_pin *pin, const char *how)
 			return;
 		}
 	}
+	start += BASE * any((end - start + BASE - 1) / BASE);
+	if (!transfers(pin->lkey, start))
+		T_FAIL("%s: key %u reads other memory at %#lx", how, pin->lkey, start);
 }
 
 #endif
