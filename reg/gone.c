@@ -443,6 +443,30 @@ static void drain_forgotten(hugepin_domain *d, struct forgotten *f)
 	hp_locks_held = held;
 }
 
+/* Tell of a range that the program forgets, and end its watch. The kernel tells of a discard before the pages go, and
+ * never that they have gone. If the program announces it, nobody else need tell, and the memory is cached again once it
+ * is registered again. But where pages were discarded, the unmap has to be heard (note_late()). */
+static void forget_watched(const struct hp_range *range)
+{
+	const bool may_note = !hp_locks_held, locked = !hp_lock_mine(&facts.lock) && hp_lock_soon(&facts.lock);
+	struct hp_range part = *range;
+
+	if (locked && may_note && is_news())
+		note_facts();
+	for (; part.start < range->end; part.start = part.end) {
+		const struct hp_stretch *late = locked ? hp_ranges_next(&facts.late, part.start) : NULL;
+		const bool is_late = late && late->start <= part.start;
+
+		part.end = late ? HP_MIN(range->end, is_late ? late->end : late->start) : range->end;
+		if (is_late || !locked)
+			hp_gone_tell_all(&part);
+		else
+			hp_uffd_forget(&part, hp_gone_tell_all);
+	}
+	if (locked)
+		hp_unlock(&facts.lock);
+}
+
 static int forget_in_all(const void *addr, size_t len, bool discarded, bool late, bool waits)
 {
 	struct forgotten f = { .waits = waits };
@@ -461,10 +485,8 @@ static int forget_in_all(const void *addr, size_t len, bool discarded, bool late
 	f.range.late = late;
 	w.start = f.range.start;
 	w.end = f.range.end;
-	/* The kernel tells of a discard before the pages go, and never that they have gone (note_late()). If the program
-	 * announces it, nobody else need tell, and the memory is cached again once it is registered again. */
 	if (waits)
-		hp_uffd_forget(&f.range, hp_gone_tell_all);
+		forget_watched(&f.range);
 	else
 		hp_gone_tell_all(&f.range);
 	while ((n = hp_stakes_next(&w, d)))

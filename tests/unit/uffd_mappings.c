@@ -373,6 +373,25 @@ TEST_BY(in_child, what_is_forgotten_before_it_is_discarded_is_cached_again)
 	close_empty(&device, d);
 }
 
+TEST_BY(in_child, what_was_discarded_is_cached_again_once_it_is_forgotten_and_mapped_anew)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = map(MIB);
+
+	for (int pinned = 0; pinned < 2; pinned++) {
+		EXPECT_EQ(made(d, p), 1);
+		EXPECT_EQ(made(d, p), 0);
+		EXPECT_EQ(madvise(p, 4096, MADV_DONTNEED), 0);
+		for (int i = 0; i < 2 * pinned; i++)
+			EXPECT_EQ(made(d, p), 1);
+		EXPECT_EQ(hugepin_forget(p, MIB), 0);
+		EXPECT(!is_watched(p + 4096));
+		EXPECT_EQ(munmap(p, MIB), 0);
+		EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+	}
+	close_empty(&device, d);
+}
+
 static char *neighbour;
 
 static void map_neighbour(void)
