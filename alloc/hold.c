@@ -73,6 +73,18 @@ bool hp_heap_next_extent(uintptr_t from, struct hugepin_extent *ret_)
 	return found;
 }
 
+uint64_t hp_heap_latest_extent(void)
+{
+	uint64_t gen;
+
+	if (!hp_heap_ready())
+		return 0;
+	hp_heap_lock();
+	gen = hp_span.gen;
+	hp_heap_unlock();
+	return gen;
+}
+
 static bool is_mapped(size_t page)
 {
 	return hp_span.page[page].state == HP_PAGE_READY || hp_span.page[page].state == HP_PAGE_RESERVED ||

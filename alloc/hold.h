@@ -31,6 +31,9 @@ void hp_heap_drop(uintptr_t addr, size_t len, enum hp_hold how);
 /* The extent of p: as hugepin_extent(), but `kind` is the kind that was asked for. False: none. */
 bool hp_heap_extent(const void *p, struct hugepin_extent *ret_);
 
+/* The number of the youngest extent that there was so far. 0: there was none. */
+uint64_t hp_heap_latest_extent(void);
+
 /* The extent with the lowest address at or above `from`. False: none. */
 bool hp_heap_next_extent(uintptr_t from, struct hugepin_extent *ret_);
 

@@ -685,22 +685,22 @@ bool hp_cover_foresee(hugepin_domain *d, const void *addr_, size_t len, unsigned
 void hp_cover_new_extents(hugepin_domain *d)
 {
 	struct hugepin_extent x;
-	uint64_t youngest = d->extent_gen;
+	const uint64_t latest = hp_heap_latest_extent();
 	unsigned access = d->access & ~d->exact;
 	struct hp_region *r;
 
-	if (!access) /* every pin without an access of its own gets an exact region */
+	/* Without an access, every pin without one of its own gets an exact region. */
+	if (!access || d->extent_gen == latest)
 		return;
 	for (uintptr_t at = d->span_base; hp_heap_next_extent(at, &x); at = (uintptr_t)x.addr + x.len) {
 		uintptr_t start = (uintptr_t)x.addr;
 
 		if (x.gen <= d->extent_gen)
 			continue;
-		youngest = HP_MAX(youngest, x.gen);
 		if (x.len <= d->len_max && may_take_whole(d, start, start + x.len, access) &&
 		    !hp_region_find(d, start, 0) &&
 		    register_union(d, start, start + x.len, access, HP_REGION_EXTENT, x.gen, false, false, &r) == 0)
 			HP_DSTAT(d, ahead, 1);
 	}
-	d->extent_gen = youngest;
+	d->extent_gen = latest; /* a younger one asks for another run */
 }

@@ -319,15 +319,6 @@ static void empty_domain(hugepin_domain *d)
 	d->stats.bytes_max = d->bytes_max >= UINT64_MAX - 1 ? 0 : d->bytes_max;
 }
 
-static void skip_old_extents(hugepin_domain *d)
-{
-	struct hugepin_extent x;
-
-	d->extent_gen = 0;
-	for (uintptr_t at = d->span_base; d->span_size && hp_heap_next_extent(at, &x); at = (uintptr_t)x.addr + x.len)
-		d->extent_gen = HP_MAX(d->extent_gen, x.gen);
-}
-
 int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *attr,
 			hugepin_domain **ret_)
 {
@@ -371,7 +362,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 			hp_attention_raise(d, HP_ASK);
 			HP_SET_FLAG(hp_keys_asked);
 		}
-		skip_old_extents(d);
+		d->extent_gen = hp_heap_latest_extent(); /* pins register older ones */
 		d->pid = hp_pid();
 		hp_serve_open();
 		hp_answer_open();
