@@ -213,6 +213,8 @@ static void begin(hugepin_domain *d, struct hp_region *r, const struct hp_ready 
 	r->cut = false;
 	r->is_dmabuf = d->dmabuf;
 	r->on_demand = !hp_is_pinning(want->access);
+	if (hp_region_is_heap(r))
+		hp_work_set(d, HP_WORK_HELD);
 	HP_DSTAT(d, registered, 1);
 	HP_DSTAT(d, registered_bytes, len);
 	HP_DSTAT(d, regions, 1);

@@ -30,10 +30,12 @@ static void answer_one(hugepin_domain *d, void *busy)
 	struct hp_pin_request q;
 	struct hugepin_pin pin;
 
+	hp_work_clear(d, HP_WORK_ANSWER);
 	for (unsigned n = hp_request_count(d); n && hp_request_begin(d, &q); n--) {
 		int err = -ECANCELED;
 
 		if (!q.cancelled && !hp_pin_for(d, &q, &pin, &err)) {
+			hp_work_set(d, HP_WORK_ANSWER);
 			*(bool *)busy = true;
 			return;
 		}
@@ -52,7 +54,7 @@ static bool answer_all(void)
 {
 	bool busy = false;
 
-	hp_domains_each_held(answer_one, &busy);
+	hp_domains_each_held(HP_WORK_ANSWER, answer_one, &busy);
 	hp_request_job.again_ns = busy ? hp_clock_ns() + HP_BUSY_AGAIN_NS : 0;
 	return false;
 }

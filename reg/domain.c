@@ -128,7 +128,7 @@ static void add_sums(struct hp_pin_sums *ret_)
 }
 
 static const struct hp_heap_hooks heap_hooks = {
-	.grown = hp_domains_wake,
+	.grown = hp_serve_grown,
 	.let_go = hp_serve_drop_unused_holds,
 	.sums = add_sums,
 	.postfork_child = disown_domains,
@@ -363,6 +363,8 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 			HP_SET_FLAG(hp_keys_asked);
 		}
 		d->extent_gen = hp_heap_latest_extent(); /* pins register older ones */
+		if (d->helper)
+			hp_work_set(d, HP_WORK_HELP);
 		d->pid = hp_pid();
 		hp_serve_open();
 		hp_answer_open();

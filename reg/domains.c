@@ -37,7 +37,11 @@ static struct {
 	uint32_t slabs;
 } domains = { .lock = HP_LOCK_INIT(HP_LOCK_RANK_OPEN) };
 
+/* Domains that only this thread may use. While it runs, no other thread closes them. */
+static HP_TLS LIST_HEAD(, hugepin_domain) of_this_thread;
+
 struct hp_job hp_domains_job;
+uint64_t hp_domains_holds;
 bool hp_sees_unmaps;
 
 /* ------------------------------------------------------------------ opening and closing */
@@ -165,6 +169,9 @@ void hp_domains_add(hugepin_domain *d)
 {
 	domains.openings = domains.openings >= UINT32_MAX - 1 ? 1 : domains.openings + 1;
 	d->ref = REF(domains.openings);
+	d->is_of_opener = d->opener_only;
+	if (d->is_of_opener)
+		LIST_INSERT_HEAD(&of_this_thread, d, of_opener);
 	atomic_store_explicit(&domains.open[d->number], true, memory_order_seq_cst); /* pairs with place_is_open() */
 	atomic_fetch_add_explicit(&domains.count, 1, memory_order_relaxed);
 }
@@ -175,6 +182,11 @@ void hp_domains_remove(hugepin_domain *d)
 	atomic_store_explicit(&domains.open[d->number], false, memory_order_relaxed);
 	atomic_fetch_sub_explicit(&domains.count, 1, memory_order_relaxed);
 	d->ref = REF_NONE;
+	for (unsigned kind = 0; kind < HP_WORK_KINDS; kind++)
+		hp_work_clear(d, kind);
+	if (d->is_of_opener)
+		LIST_REMOVE(d, of_opener);
+	d->is_of_opener = false;
 }
 
 bool hp_domains_start_closing(hugepin_domain *d)
@@ -216,7 +228,9 @@ void hp_domains_child(void)
 	atomic_store_explicit(&domains.count, 0, memory_order_relaxed);
 	hp_lock_reset(&domains.lock);
 	atomic_store_explicit(&hp_domains_job.asked, false, memory_order_relaxed);
+	hp_work_child();
 	SLIST_INIT(&domains.free);
+	LIST_INIT(&of_this_thread);
 	for (uint32_t i = 0; i < places_used(); i++) {
 		hugepin_domain *d = get_place(i);
 
@@ -242,27 +256,44 @@ void hp_domains_each(void (*each)(hugepin_domain *d, void *arg), void *arg)
 			each(get_place(i), arg);
 }
 
-void hp_domains_each_held(void (*each)(hugepin_domain *d, void *arg), void *arg)
+/* Hold the domain open, unless it is being closed, or is closed: then a thread that told of an unmapping was late. */
+static bool hold(hugepin_domain *d, enum hp_work kind)
 {
-	for (uint32_t i = 0; i < places_used(); i++) {
-		hugepin_domain *d;
-		bool last;
+	bool may;
 
-		hp_lock(&domains.lock);
-		d = get_place(i);
-		if (!place_is_open(i) || d->closing) {
-			hp_unlock(&domains.lock);
-			continue;
-		}
+	hp_lock(&domains.lock);
+	may = place_is_open(d->number) && !d->closing;
+	hp_domains_holds++;
+	if (may)
 		atomic_fetch_add_explicit(&d->holders, 1, memory_order_relaxed);
-		hp_unlock(&domains.lock);
-		each(d, arg);
-		hp_lock(&domains.lock);
-		last = atomic_fetch_sub_explicit(&d->holders, 1, memory_order_relaxed) == 1;
-		hp_unlock(&domains.lock);
-		if (last)
-			hp_futex_wake(&d->holders);
-	}
+	else if (!d->closing)
+		hp_work_clear(d, kind);
+	hp_unlock(&domains.lock);
+	return may;
+}
+
+static void let_go(hugepin_domain *d)
+{
+	bool last;
+
+	hp_lock(&domains.lock);
+	last = atomic_fetch_sub_explicit(&d->holders, 1, memory_order_relaxed) == 1;
+	hp_unlock(&domains.lock);
+	if (last)
+		hp_futex_wake(&d->holders);
+}
+
+void hp_domains_each_held(enum hp_work kind, void (*each)(hugepin_domain *d, void *arg), void *arg)
+{
+	for (uint32_t i = 0; i < places_used(); i += HP_WORK_WORD)
+		for (uint64_t bits = hp_work_of(kind, i); bits; bits &= bits - 1) {
+			hugepin_domain *d = get_place(i + (uint32_t)__builtin_ctzll(bits));
+
+			if (!hold(d, kind))
+				continue;
+			each(d, arg);
+			let_go(d);
+		}
 }
 
 void hp_domains_wake(void)
@@ -288,10 +319,8 @@ uint64_t hp_thread_number(void)
 	return number;
 }
 
-static void note_opener_ended(hugepin_domain *d, void *thread)
+static void note_opener_ended(hugepin_domain *d)
 {
-	if (d->opener != *(uint64_t *)thread)
-		return;
 	atomic_store_explicit(&d->opener_ended, true, memory_order_release); /* pairs with hugepin_domain_close() */
 	/* another thread will get these counters */
 	atomic_store_explicit(&d->opener_counts, NULL, memory_order_relaxed);
@@ -299,10 +328,16 @@ static void note_opener_ended(hugepin_domain *d, void *thread)
 
 void hp_domains_thread_ends(void)
 {
-	uint64_t thread = hp_thread_number();
+	hugepin_domain *d;
 
-	hp_domains_lock(); /* a domain that is closed meanwhile may be opened by another thread */
-	hp_domains_each(note_opener_ended, &thread);
+	if (LIST_EMPTY(&of_this_thread))
+		return;
+	hp_domains_lock(); /* from here on other threads may close these domains */
+	while ((d = LIST_FIRST(&of_this_thread))) {
+		LIST_REMOVE(d, of_opener);
+		d->is_of_opener = false;
+		note_opener_ended(d);
+	}
 	hp_domains_unlock();
 }
 

@@ -9,15 +9,13 @@
 
 #include "base/service.h"
 #include "reg/state.h"
+#include "reg/work.h"
 
 /* ------------------------------------------------------------------ opening and closing */
 
 /* The lock of opening and closing. */
 void hp_domains_lock(void);
 void hp_domains_unlock(void);
-
-/* A process may have so many domains. Each gets memory when it is opened, so this bounds a table of pointers alone. */
-#define HP_DOMAINS_MAX ((uint32_t)1 << 16)
 
 /* Find a place and memory for a domain that is going to be opened. 0 and *ret_, -ENOMEM, or -ENOSPC. leave() gives the
  * place back if it could not be opened. Call with the lock. */
@@ -44,9 +42,12 @@ void hp_domains_child(void);
 /* Call each() for every open domain, without a lock. each() must not block. */
 void hp_domains_each(void (*each)(hugepin_domain *d, void *arg), void *arg);
 
-/* Call each() for every open domain that is not being closed. The domain stays open during the call. No lock is held,
- * and each() may block. */
-void hp_domains_each_held(void (*each)(hugepin_domain *d, void *arg), void *arg);
+/* Call each() for every open domain with that work which is not being closed. The domain stays open during the call. No
+ * lock is held, and each() may block. A domain that is being closed keeps its bit. */
+void hp_domains_each_held(enum hp_work kind, void (*each)(hugepin_domain *d, void *arg), void *arg);
+
+/* The domains that hp_domains_each_held() has looked at so far: for tests. */
+extern uint64_t hp_domains_holds;
 
 /* The service thread's job for domains: queued ranges, dead regions, prefetches, new extents. serve.c has its
  * function. */

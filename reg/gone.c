@@ -134,6 +134,7 @@ void hp_gone_tell(hugepin_domain *d, const struct hp_range *range)
 
 	hp_gone_push(&d->gone, *range);
 	hp_attention_raise(d, HP_PENDING);
+	hp_work_set(d, HP_WORK_SERVE);
 	/* These hints are older than the event, so they meant the memory that is going. */
 	dropped = hp_hints_drop(d, range->start, range->end);
 	hp_request_cancel(d, range->start, range->end);
@@ -148,6 +149,7 @@ void hp_gone_missed(hugepin_domain *d, uintptr_t start, uintptr_t end)
 
 	hp_gone_push(&d->gone, (struct hp_range){ .start = start, .end = end, .discarded = true, .widened = true });
 	hp_attention_raise(d, HP_PENDING);
+	hp_work_set(d, HP_WORK_SERVE);
 	hp_queue_unlock(d, mask);
 }
 
@@ -438,7 +440,10 @@ static void drain_forgotten(hugepin_domain *d, struct forgotten *f)
 	drain_domain(d);
 	if (f->waits)
 		hp_region_each_waiting(d, f->range.start, f->range.end, note_pinned, &f->in_use);
-	f->left |= !TAILQ_EMPTY(&d->dead) || !TAILQ_EMPTY(&d->wanted);
+	if (!TAILQ_EMPTY(&d->dead) || !TAILQ_EMPTY(&d->wanted)) {
+		hp_work_set(d, HP_WORK_SERVE);
+		f->left = true;
+	}
 	hp_unlock(&d->lock);
 	hp_locks_held = held;
 }

@@ -8,6 +8,7 @@
 
 #include "reg/stakes.h"
 #include "reg/queue.h"
+#include "reg/work.h"
 
 int hp_hints_push(hugepin_domain *d, struct hp_prefetch hint)
 {
@@ -24,6 +25,8 @@ int hp_hints_push(hugepin_domain *d, struct hp_prefetch hint)
 	}
 	hp_queue_unlock(d, mask);
 	hp_stakes_listen(d, err ? -1 : 0);
+	if (!err)
+		hp_work_set(d, HP_WORK_SERVE);
 	return err;
 }
 

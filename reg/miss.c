@@ -259,6 +259,8 @@ static bool find_now(hugepin_domain *d, const void *addr, size_t len, unsigned a
 	if (d->opener_only)
 		hp_region_deregister_dead(d);
 	dead = !TAILQ_EMPTY(&d->dead);
+	if (dead)
+		hp_work_set(d, HP_WORK_SERVE);
 	r = hp_cover_find(d, (uintptr_t)addr, len, access & d->access_mask);
 	if (r)
 		pin_region(d, r, (uintptr_t)addr, len, time, site, false, ret_);

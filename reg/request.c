@@ -8,6 +8,7 @@
 
 #include "reg/stakes.h"
 #include "reg/queue.h"
+#include "reg/work.h"
 
 struct hp_job hp_request_job;
 
@@ -66,6 +67,7 @@ int hp_request_add(hugepin_domain *d, const struct hp_pin_request *q)
 	}
 	hp_queue_unlock(d, mask);
 	hp_stakes_listen(d, added ? 0 : -1);
+	hp_work_set(d, HP_WORK_ANSWER);
 	if (!hp_service_ask(&hp_request_job) && !err && withdraw(d, q))
 		err = -EBUSY;
 	return err;

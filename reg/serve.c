@@ -39,6 +39,7 @@ static void serve_one(hugepin_domain *d, void *busy)
 		*(bool *)busy = true;
 		return;
 	}
+	hp_work_clear(d, HP_WORK_SERVE);
 	for (int i = 0;; i++) {
 		hp_gone_drain(d);
 		hp_region_deregister_dead(d);
@@ -53,6 +54,7 @@ static void serve_one(hugepin_domain *d, void *busy)
 		hp_cover_hint(d, &hint);
 		/* One hint may take the device long. */
 		if (hp_domain_pins_wait(d) && !hp_domain_let_pass(d)) {
+			hp_work_set(d, HP_WORK_SERVE);
 			*(bool *)busy = true;
 			return;
 		}
@@ -62,12 +64,30 @@ static void serve_one(hugepin_domain *d, void *busy)
 		serve_opener(d);
 }
 
+/* There are extents that no domain has seen. relaxed: who sets it asks for the job next, and the job asks for none */
+static _Atomic bool grown;
+
+void hp_serve_grown(void)
+{
+	atomic_store_explicit(&grown, true, memory_order_relaxed);
+	hp_domains_wake();
+}
+
+static void show_extents(hugepin_domain *d, void *unused)
+{
+	(void)unused;
+	if (d->policy == HUGEPIN_POLICY_ARENA)
+		hp_work_set(d, HP_WORK_SERVE);
+}
+
 static bool serve_all(void)
 {
 	bool busy = false;
 
 	hp_gone_heed();
-	hp_domains_each_held(serve_one, &busy);
+	if (atomic_exchange_explicit(&grown, false, memory_order_relaxed))
+		hp_domains_each(show_extents, NULL);
+	hp_domains_each_held(HP_WORK_SERVE, serve_one, &busy);
 	hp_domains_job.again_ns = busy ? hp_clock_ns() + HP_BUSY_AGAIN_NS : 0;
 	return false;
 }
@@ -85,8 +105,6 @@ static void help_one(hugepin_domain *d, void *round)
 	uint64_t due_ns;
 	struct hp_helper_news news;
 
-	if (!d->helper)
-		return;
 	due_ns = hp_helper_serve(d, &news);
 	now->news.any |= news.any;
 	now->news.crowded |= news.crowded;
@@ -107,13 +125,13 @@ static bool help_all(void)
 	hp_domains_lock(); /* no domain may be closed meanwhile */
 	hp_helper_begin(begun_ns > planned_ns ? begun_ns - planned_ns : 0);
 	hp_domains_unlock();
-	hp_domains_each_held(help_one, &now);
+	hp_domains_each_held(HP_WORK_HELP, help_one, &now);
 	/* Use the barrier only in the last run before a long sleep, because it interrupts every thread. It pairs with
 	 * record_use() in pin.c: a record that is pushed after the barrier asks for another run. */
 	if (!now.news.any) {
 		hp_counts_barrier();
 		now.next_ns = UINT64_MAX;
-		hp_domains_each_held(help_one, &now);
+		hp_domains_each_held(HP_WORK_HELP, help_one, &now);
 	}
 	if (now.news.any)
 		now.next_ns = HP_MIN(now.next_ns, hp_clock_ns() + HP_AGAIN_NS);
@@ -142,13 +160,17 @@ static bool is_free(const struct hp_region *r, uint32_t ticks)
 	return hp_heap_is_free(n->held_start, n->held_end - n->held_start, ticks);
 }
 
-static void drop_unused_in(hugepin_domain *d, const struct hp_region_list *list, uint32_t ticks)
+/* Returns whether any region of the heap stays. */
+static bool drop_unused_in(hugepin_domain *d, const struct hp_region_list *list, uint32_t ticks)
 {
+	bool any = false;
+
 	for (struct hp_region *r = TAILQ_FIRST(list), *next; r; r = next) {
 		next = TAILQ_NEXT(r, order);
 		if (!hp_region_is_heap(r))
 			continue;
 		if (hp_region_pins(r)) {
+			any = true;
 			if (hp_region_hold_part(d, r, ticks))
 				HP_DSTAT(d, decayed, 1);
 			else if (is_free(r, ticks))
@@ -159,8 +181,11 @@ static void drop_unused_in(hugepin_domain *d, const struct hp_region_list *list,
 			hp_region_evicted(r, ticks ? HP_EVICTED_DECAYED : HP_EVICTED_PURGED);
 			hp_region_unpublish(r);
 			HP_DSTAT(d, decayed, 1);
+		} else {
+			any = true;
 		}
 	}
+	return any;
 }
 
 /* Deregister unused heap memory of one domain. ticks > 0: the memory decays, so skip a domain in a slow call, since the
@@ -168,26 +193,29 @@ static void drop_unused_in(hugepin_domain *d, const struct hp_region_list *list,
 static void drop_unused_of(hugepin_domain *d, void *ticks)
 {
 	struct hp_region *r;
+	bool any;
 
 	if (!*(uint32_t *)ticks)
 		hp_lock(&d->lock);
 	else if (!hp_domain_lock_soon(d))
 		return;
 	hp_gone_drain(d);
-	drop_unused_in(d, &d->live, *(uint32_t *)ticks);
-	drop_unused_in(d, &d->aside, *(uint32_t *)ticks);
+	any = drop_unused_in(d, &d->live, *(uint32_t *)ticks);
+	any |= drop_unused_in(d, &d->aside, *(uint32_t *)ticks);
 	TAILQ_FOREACH(r, &d->retired, order)
 		if (hp_region_holds_part(r) && is_free(r, *(uint32_t *)ticks))
 			hp_region_want_pins(r, true);
 	hp_region_settle(d);
 	hp_region_deregister_dead(d);
+	if (!any && TAILQ_EMPTY(&d->retired) && TAILQ_EMPTY(&d->dead))
+		hp_work_clear(d, HP_WORK_HELD);
 	hp_unlock(&d->lock);
 }
 
 void hp_serve_drop_unused_holds(uint32_t ticks)
 {
 	if (hp_domains_any())
-		hp_domains_each_held(drop_unused_of, &ticks);
+		hp_domains_each_held(HP_WORK_HELD, drop_unused_of, &ticks);
 }
 
 void hp_serve_open(void)

@@ -17,7 +17,10 @@ void hp_serve_child(void);
 extern struct hp_job hp_serve_helper_job;
 void hp_serve_wake_helper(void);
 
-/* For the heap (alloc/hold.h): deregister regions on memory that was free for so many ticks. */
+/* For the heap (alloc/hold.h): an extent was made, which domains may register before it is pinned. */
+void hp_serve_grown(void);
+
+/* For the heap, too: deregister regions on memory that was free for so many ticks. */
 void hp_serve_drop_unused_holds(uint32_t ticks);
 
 #endif

@@ -91,6 +91,9 @@ _Static_assert(HP_ACCESS_ALL == (HP_RELAXED | (HP_ACCESS_SETS - 1)), "");
 
 enum { HP_LENGTH_CLASSES = 64 };
 
+/* A process may have so many domains. Each gets memory when it is opened, so this bounds tables of words alone. */
+#define HP_DOMAINS_MAX ((uint32_t)1 << 16)
+
 struct hp_granule {
 	uint64_t tag, end;
 	uint64_t keys; /* lkey and rkey, in the layout of a pin */
@@ -302,6 +305,9 @@ struct hugepin_domain {
 	uint32_t watch; /* HUGEPIN_WATCH_* */
 	bool watched; /* the cache watches foreign memory, by the kernel's events or by announcements; not under ODP */
 	uint64_t opener; /* the thread that opened the domain, by hp_thread_number() */
+	/* Of a domain that only its opener may use, until that thread ends; guarded by the lock of opening. */
+	LIST_ENTRY(hugepin_domain) of_opener;
+	bool is_of_opener;
 	_Atomic bool opener_ended; /* relaxed: hugepin_domain_open() returns the domain after it */
 	uint32_t policy; /* HUGEPIN_POLICY_*, never DEFAULT */
 	uint32_t access_mask; /* the access bits that the device supports */

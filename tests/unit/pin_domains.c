@@ -7,6 +7,9 @@
 #include "base/stats.h"
 #include "reg/domain.h"
 #include "reg/domains.h"
+#include "reg/gone.h"
+#include "reg/hints.h"
+#include "reg/serve.h"
 #include "reg/stakes.h"
 #include "reg/uffd.h"
 #include "reg/unmapping.h"
@@ -321,9 +324,123 @@ TEST(of_a_thousand_domains_those_are_asked_that_have_what_goes_away)
 	uint64_t alone;
 
 	device_reset(&device);
+	hp_service_end(); /* it might deregister between two looks */
 	alone = looks_of(0);
 	EXPECT(alone > 0);
 	EXPECT_EQ(looks_of(MANY - 1), alone);
+	hp_service_allow();
+}
+
+/* ------------------------------------------------------------------ work for all of many domains */
+
+/* The domains that a run looks at. */
+static uint64_t holds_of(struct hp_job *j)
+{
+	const uint64_t before = hp_domains_holds;
+
+	j->run();
+	return hp_domains_holds - before;
+}
+
+static uint64_t holds_of_tick(uint32_t ticks)
+{
+	const uint64_t before = hp_domains_holds;
+
+	hp_serve_drop_unused_holds(ticks);
+	return hp_domains_holds - before;
+}
+
+/* So many domains are open, of which a few have something to do. */
+static void expect_few_looks(int others)
+{
+	static hugepin_domain *d[MANY];
+	char *foreign = map((size_t)MANY * 8192), *heap = hugepin_malloc(MIB), *more;
+
+	hp_domains_job.run(); /* it sees the extent */
+	for (int i = 0; i <= others; i++) {
+		d[i] = open_as(i == 1 ? HUGEPIN_POLICY_ARENA : HUGEPIN_POLICY_LRU, 0, 0);
+		EXPECT_EQ(touch(d[i], foreign + (size_t)i * 8192, 4096), 0);
+	}
+	EXPECT_EQ(touch(d[0], heap, 4096), 0);
+	EXPECT_EQ(holds_of(&hp_domains_job), 0); /* opened, and nothing happened */
+	EXPECT_EQ(hugepin_forget(foreign, 4096), 0);
+	EXPECT_EQ(holds_of(&hp_domains_job), 1); /* what ended is deregistered */
+	EXPECT_EQ(device.regs, (unsigned)others + 1);
+	more = hugepin_malloc(256 * MIB); /* an extent of its own */
+	EXPECT_EQ(holds_of(&hp_domains_job), 1); /* it is registered under arena */
+	EXPECT_EQ(device.regs, (unsigned)others + 2);
+	EXPECT_EQ(hp_hints_push(d[2], (struct hp_prefetch){ foreign, 4096, HUGEPIN_READ, false }), 0);
+	EXPECT_EQ(holds_of(&hp_domains_job), 1);
+	EXPECT_EQ(device.regs, (unsigned)others + 3);
+	EXPECT_EQ(holds_of(&hp_domains_job), 0);
+	EXPECT_EQ(holds_of_tick(9), 2); /* the two with memory of the heap */
+	hugepin_free(more);
+	hugepin_free(heap);
+	hugepin_purge();
+	EXPECT_EQ(device.regs, (unsigned)others + 1);
+	EXPECT_EQ(holds_of_tick(9), 0);
+	for (int i = 0; i <= others; i++)
+		EXPECT_EQ(hugepin_domain_close(d[i]), 0);
+	munmap(foreign, (size_t)MANY * 8192);
+}
+
+TEST(of_a_thousand_domains_a_run_and_a_tick_look_at_those_that_have_something_to_do)
+{
+	T_STAYS(4 * MANY, "each domain's tables are kept for the next one");
+
+	device_reset(&device);
+	hp_service_end(); /* this thread does its work */
+	expect_few_looks(2);
+	expect_few_looks(MANY - 1);
+	hp_service_allow();
+}
+
+static void *pin_once(void *d)
+{
+	char *p = hugepin_malloc(MIB);
+
+	EXPECT_EQ(touch(d, p, 4096), 0);
+	hugepin_free(p);
+	return NULL;
+}
+
+DOMAIN_TEST(a_thread_that_opened_no_domain_ends_without_the_lock_of_opening, open_lru())
+{
+	pthread_t t;
+
+	T_THREADS_RUN(1);
+	pin_once(d);
+	hp_domains_lock(); /* as if another thread was opening a domain */
+	EXPECT_EQ(pthread_create(&t, NULL, pin_once, d), 0);
+	pthread_join(t, NULL);
+	hp_domains_unlock();
+}
+
+static void *open_and_end(void *ret_)
+{
+	for (int i = 0; i < 2; i++)
+		((hugepin_domain **)ret_)[i] = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	return NULL;
+}
+
+TEST(a_thread_that_ends_leaves_its_domains_for_others_to_close_and_no_others)
+{
+	T_STAYS(4 * 5, "each domain's tables are kept for the next one");
+	hugepin_domain *d[5];
+	pthread_t t;
+
+	T_THREADS_RUN(2);
+	device_reset(&device);
+	device.limits.flags = HUGEPIN_LIMIT_OPENER;
+	d[0] = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	for (int i = 0; i < 2; i++) {
+		EXPECT_EQ(pthread_create(&t, NULL, open_and_end, &d[1 + 2 * i]), 0);
+		pthread_join(t, NULL);
+	}
+	EXPECT(!atomic_load(&d[0]->opener_ended));
+	for (int i = 0; i < 5; i++)
+		EXPECT_EQ(hugepin_domain_close(d[i]), 0);
+	device.limits.flags = 0;
 }
 
 TEST(a_child_of_fork_closes_a_thousand_of_the_parents_domains_and_opens_as_many)
