@@ -28,6 +28,7 @@
 static struct {
 	struct hp_lock lock; /* a queue's (queue.h) */
 	struct hp_gone queue;
+	bool told; /* all domains know that the queue is long */
 	_Atomic bool waiting; /* ranges are queued, or are being noted */
 } news = { .lock = HP_LOCK_INIT(HP_LOCK_RANK_GONE) };
 
@@ -160,18 +161,20 @@ static void raise_pending(hugepin_domain *d, void *unused)
 }
 
 /* Queue the range for all domains, and keep it for those that are about to register there. If nobody has noted ranges
- * for long, since no pin has missed and there is no service thread, have the next pin of any domain do it. */
+ * for long, since no pin has missed and there is no service thread, have the next pin of any domain do it. Once will do,
+ * because the first pin of a domain that is opened later misses. */
 static void announce(const struct hp_range *range)
 {
 	uint64_t mask = hp_queue_lock_any(&news.lock);
 	bool many;
 
 	hp_gone_push(&news.queue, *range);
-	many = news.queue.count > HP_GONE_MAX / 2;
+	many = news.queue.count > HP_GONE_MAX / 2 && !news.told && !hp_service_running();
+	news.told |= many;
 	atomic_store_explicit(&news.waiting, true, memory_order_seq_cst); /* pairs with is_news() */
 	hp_queue_unlock_any(&news.lock, mask);
 	hp_stakes_note(range);
-	if (many && !hp_service_running())
+	if (many)
 		hp_domains_each(raise_pending, NULL);
 }
 
@@ -260,6 +263,7 @@ static void note_facts(void)
 
 	queued = news.queue;
 	news.queue.count = 0;
+	news.told = false;
 	hp_queue_unlock_any(&news.lock, mask);
 	for (unsigned i = 0; i < queued.count; i++) {
 		const struct hp_range *range = &queued.range[i];
@@ -316,6 +320,7 @@ int hp_gone_open(uintptr_t base, size_t granules)
 			hp_meta_zero(facts.discarded, facts.granules / 8 + sizeof *facts.discarded);
 		facts.late.count = 0;
 		news.queue.count = 0;
+		news.told = false;
 		atomic_store_explicit(&news.waiting, false, memory_order_seq_cst); /* pairs with is_news() */
 		hp_queue_unlock_any(&news.lock, mask);
 	}
@@ -330,6 +335,7 @@ void hp_gone_child(void)
 	hp_lock_reset(&news.lock);
 	facts.late.count = 0;
 	news.queue.count = 0;
+	news.told = false;
 	atomic_store_explicit(&news.waiting, false, memory_order_relaxed);
 }
 

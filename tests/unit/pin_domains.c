@@ -395,6 +395,34 @@ TEST(of_a_thousand_domains_a_run_and_a_tick_look_at_those_that_have_something_to
 	hp_service_allow();
 }
 
+/* Announce ranges in which nobody has anything. */
+static void announce_many(char *at)
+{
+	for (size_t i = 0; i < 40; i++) {
+		const uintptr_t start = (uintptr_t)at + i * 8192;
+
+		hp_gone_tell_all(&(struct hp_range){ .start = start, .end = start + 4096 });
+	}
+}
+
+DOMAIN_TEST(that_ranges_wait_which_nobody_has_noted_is_told_to_all_domains_once_until_they_are_noted, open_lru())
+{
+	char *p = map(MIB);
+
+	hp_service_end();
+	EXPECT_EQ(touch(d, p, 4096), 0);
+	for (int i = 0; i < 2; i++) {
+		announce_many(p + 8192);
+		EXPECT(hp_attention_is(d, HP_PENDING));
+		hp_attention_lower(d, HP_PENDING);
+		announce_many(p + 8192);
+		EXPECT(!hp_attention_is(d, HP_PENDING));
+		EXPECT_EQ(touch(d, p + 512 * KIB, 4096 << i), 0); /* a miss, which notes them */
+	}
+	hp_service_allow();
+	munmap(p, MIB);
+}
+
 static void *pin_once(void *d)
 {
 	char *p = hugepin_malloc(MIB);
