@@ -9,6 +9,7 @@
 
 #include "base/config.h"
 #include "base/stats.h"
+#include "base/sys.h"
 #include "reg/cover.h"
 #include "reg/domains.h"
 #include "reg/evict.h"
@@ -159,22 +160,12 @@ uint64_t hp_helper_serve(hugepin_domain *d, struct hp_helper_news *ret)
 
 /* ------------------------------------------------------------------ among processes */
 
-static void sum_bytes(hugepin_domain *d, void *bytes)
-{
-	if (d->helper)
-		*(uint64_t *)bytes += atomic_load_explicit(&d->helper->bytes, memory_order_relaxed);
-}
-
 void hp_helper_begin(uint64_t late_ns)
 {
-	uint64_t bytes = 0;
-
 	hp_record_calibrate();
 	hp_processors_look(late_ns);
-	if (!hp_processors_must_post())
-		return;
-	hp_domains_each(sum_bytes, &bytes);
-	hp_processors_post(bytes);
+	if (hp_processors_must_post())
+		hp_processors_post(hp_track_bytes());
 }
 
 uint64_t hp_helper_delay_ns(bool crowded)
@@ -244,7 +235,7 @@ int hp_helper_open(hugepin_domain *d)
 	if (hp_track_new(h) == 0)
 		h->plan = hp_plan_new(&config);
 	if (!h->plan) {
-		hp_track_free(h);
+		hp_track_free(h, true);
 		return -ENOMEM;
 	}
 	expose_helper();
@@ -260,7 +251,7 @@ void hp_helper_close(hugepin_domain *d)
 	if (!h)
 		return;
 	hp_plan_free(h->plan);
-	hp_track_free(h);
+	hp_track_free(h, d->pid == hp_pid());
 }
 
 void hp_helper_child(void)

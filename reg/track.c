@@ -71,11 +71,17 @@ static void unlist_released(struct hp_helper *h, struct hp_tracked *p)
 	h->released_count--;
 }
 
-/* The caller has the domain's lock, so no atomic read-modify-write is needed. */
+static _Atomic uint64_t all_bytes; /* of the tracked ranges of all helpers; relaxed: a number */
+
 static void add_bytes(struct hp_helper *h, uint64_t bytes)
 {
-	atomic_store_explicit(&h->bytes, atomic_load_explicit(&h->bytes, memory_order_relaxed) + bytes,
-			      memory_order_relaxed);
+	h->bytes += bytes;
+	atomic_fetch_add_explicit(&all_bytes, bytes, memory_order_relaxed);
+}
+
+uint64_t hp_track_bytes(void)
+{
+	return atomic_load_explicit(&all_bytes, memory_order_relaxed);
 }
 
 static void tracked_free(struct hp_helper *h, struct hp_tracked *p)
@@ -454,10 +460,12 @@ int hp_track_new(struct hp_helper *h)
 	return 0;
 }
 
-void hp_track_free(struct hp_helper *h)
+void hp_track_free(struct hp_helper *h, bool own)
 {
 	struct hp_tracked *p;
 
+	if (own)
+		add_bytes(h, -h->bytes);
 	TAILQ_FOREACH(p, &h->released, order)
 		hp_stakes_remove(&p->stake);
 	hp_meta_unmap(h->tracked, TRACKED_MAX * sizeof *h->tracked);
@@ -481,4 +489,5 @@ void hp_track_attach(hugepin_domain *d, struct hp_helper *h)
 void hp_track_child(void)
 {
 	hp_lock_reset(&records_lock);
+	atomic_store_explicit(&all_bytes, 0, memory_order_relaxed);
 }

@@ -57,7 +57,7 @@ struct hp_helper {
 	unsigned pending_count;
 	struct hp_record_queue queue; /* records that wait until the plan is told of them */
 	/* relaxed: written under the domain's lock; else a number */
-	_Atomic uint64_t bytes; /* of all tracked ranges; read without the lock */
+	uint64_t bytes; /* of all tracked ranges */
 	uint32_t lost_pending; /* records for which there was no room in `pending` */
 	uint32_t lost_queued; /* records of misses for which there was no room in `queue` */
 	uint32_t lost_seen; /* records lost by the rings, that are already counted */
@@ -71,10 +71,13 @@ struct hp_helper {
 	struct hp_tracked *tracked; /* table of tracked ranges, from number 1 up */
 };
 
-/* Make room for tracked ranges, in a new helper. free() also frees the helper. 0 or -ENOMEM. The plan is the
- * caller's. */
+/* Make room for tracked ranges, in a new helper. free() also frees the helper; own: it is not the parent process's. 0 or
+ * -ENOMEM. The plan is the caller's. */
 int hp_track_new(struct hp_helper *h);
-void hp_track_free(struct hp_helper *h);
+void hp_track_free(struct hp_helper *h, bool own);
+
+/* The bytes of the tracked ranges of all helpers of this process. */
+uint64_t hp_track_bytes(void);
 
 /* From now on the domain's records are h's; NULL: nobody's. Called with the lock of opening. */
 void hp_track_attach(hugepin_domain *d, struct hp_helper *h);

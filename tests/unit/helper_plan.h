@@ -7,6 +7,7 @@
 #define TESTS_UNIT_HELPER_PLAN_H
 
 #include "reg/helper.h"
+#include "reg/processors.h"
 
 #include <time.h>
 
@@ -391,7 +392,7 @@ static inline void real_machine(void)
 /* The helper knows nothing of other processes, and posts anew. */
 static inline void begin_anew(void)
 {
-	hp_helper_child(); /* as in a child of fork */
+	hp_processors_child(); /* as in a child of fork */
 	others.result = 0;
 	others.verdict = (struct hp_share_verdict){ true, 1 };
 	hp_helper_begin(0);
