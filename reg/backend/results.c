@@ -7,6 +7,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,7 +192,9 @@ int hp_results_store(const char *path, const char *text)
 	return err;
 }
 
-void hp_results_cpu(char *name, size_t size)
+static char cpu[80];
+
+static void find_cpu(void)
 {
 	char text[4096];
 	struct utsname u;
@@ -200,8 +203,17 @@ void hp_results_cpu(char *name, size_t size)
 	at = at ? strchr(at, ':') : NULL;
 	if (at) {
 		at += 1 + strspn(at + 1, " \t");
-		snprintf(name, size, "%.*s", (int)strcspn(at, "\n"), at);
+		snprintf(cpu, sizeof cpu, "%.*s", (int)strcspn(at, "\n"), at);
 	} else {
-		snprintf(name, size, "%s", uname(&u) ? "unknown" : u.machine);
+		snprintf(cpu, sizeof cpu, "%s", uname(&u) ? "unknown" : u.machine);
 	}
+}
+
+/* The kernel makes its text anew at each reading, for every processor, so read it once. */
+void hp_results_cpu(char *name, size_t size)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, find_cpu);
+	snprintf(name, size, "%.*s", (int)size - 1, cpu);
 }

@@ -2,13 +2,29 @@
  * sge/model.c: a file of thresholds is believed whole or not at all, and one of another version is told from a damaged one.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "sge/model.h"
 #include "t.h"
+
+static int opens;
+
+/* The C library's, counted. */
+int open(const char *path, int flags, ...)
+{
+	va_list args;
+	va_start(args, flags);
+	const mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
+	va_end(args);
+	opens++;
+	return openat(AT_FDCWD, path, flags, mode);
+}
 
 static const struct hugepin_sg_model truth = {
 	.size = sizeof truth, .source = HUGEPIN_SG_MODEL_DEVICE, .refused = HUGEPIN_SG_GATHER,
@@ -151,6 +167,51 @@ TEST(a_stored_model_is_loaded_and_directories_are_made)
 	EXPECT_EQ(system(command), 0);
 	snprintf(command, sizeof command, "rm -r %s", dir);
 	EXPECT_EQ(system(command), 0);
+	unsetenv("XDG_CACHE_HOME");
+}
+
+/* The model that is kept in `cache`, which has to be there. Returns how often files were opened for it. */
+static int opens_for(uint32_t copy_below)
+{
+	struct hugepin_sg_model m = { 0 };
+
+	opens = 0;
+	EXPECT_EQ(hp_sg_model_of(&testbed, &m), 0);
+	EXPECT_EQ(m.copy_below[0], copy_below);
+	return opens;
+}
+
+TEST(a_model_is_read_once_as_long_as_its_file_is_the_same_and_in_a_child_of_fork)
+{
+	char cache[] = "/tmp/sg_model.XXXXXX", command[128], cpu[64];
+	struct hugepin_sg_model other = truth;
+	int status;
+
+	if (!EXPECT(mkdtemp(cache)))
+		return;
+	setenv("XDG_CACHE_HOME", cache, 1);
+	EXPECT_EQ(hp_sg_model_keep(&testbed, &truth), 0);
+	EXPECT_EQ(opens_for(812), 1);
+	EXPECT_EQ(opens_for(812), 0);
+	other.copy_below[0] = 813;
+	EXPECT_EQ(hp_sg_model_keep(&testbed, &other), 0); /* a file of the same length in its place */
+	EXPECT_EQ(opens_for(813), 1);
+	EXPECT_EQ(opens_for(813), 0);
+	hp_results_cpu(cpu, sizeof cpu);
+	opens = 0;
+	hp_results_cpu(cpu, sizeof cpu);
+	EXPECT_EQ(opens, 0);
+	if (fork() == 0) {
+		EXPECT_EQ(opens_for(813), 0);
+		EXPECT_EQ(hp_sg_model_keep(&testbed, &truth), 0);
+		EXPECT_EQ(opens_for(812), 1);
+		_exit(t_failures != 0);
+	}
+	EXPECT(wait(&status) > 0 && status == 0);
+	EXPECT_EQ(opens_for(812), 1);
+	snprintf(command, sizeof command, "rm -r %s", cache);
+	EXPECT_EQ(system(command), 0);
+	EXPECT_EQ(hp_sg_model_of(&testbed, &other), -ENOENT);
 	unsetenv("XDG_CACHE_HOME");
 }
 
