@@ -54,7 +54,7 @@ static int watch_foreign(const hugepin_domain *d, uintptr_t start, uintptr_t end
 	if (!d->watched)
 		return d->watch == HUGEPIN_WATCH_PROGRAM ? 0 : -ENXIO;
 	if (hp_uffd_works())
-		return hp_uffd_watch(start, end, d->round_mask);
+		return hp_uffd_watch(start, end);
 	if (!hp_sees_unmaps)
 		return -ENXIO;
 	return hp_uffd_is_private(start, end) ? 0 : -EXDEV;

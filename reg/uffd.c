@@ -37,7 +37,7 @@ struct map_query {
  * descriptor. */
 #define ANONYMOUS_HUGETLB "/anon_hugepage (deleted)"
 
-enum { EVENTS = 32, DESCRIPTORS_MAX = 1024, YIELDS = 64, PAUSE_NS = 50000 };
+enum { EVENTS = 32, DESCRIPTORS_MAX = 1024, YIELDS = 64, PAUSE_NS = 50000, LOOKS_MAX = 8 };
 
 /* Mappings are counted again when there are twice as many parts and PARTS_MORE, or after REFUSALS_MAX refused ones. */
 enum { PARTS_MORE = 64, REFUSALS_MAX = 4096 };
@@ -564,15 +564,6 @@ bool hp_uffd_mapping(uintptr_t addr, struct hp_stretch *ret_)
 	return true;
 }
 
-bool hp_uffd_is_private(uintptr_t start, uintptr_t end)
-{
-	struct hp_stretch m = { .end = start };
-
-	while (m.end < end && hp_uffd_mapping(m.end, &m))
-		;
-	return m.end >= end;
-}
-
 static bool can_add(void)
 {
 	if (hp_kept_fd(&watch.uffd) >= 0 && !hp_kept_is_there(&watch.uffd))
@@ -660,24 +651,30 @@ static void show_parts(void)
 
 /* Watch whole mappings, because a watched range becomes a mapping of its own, a process may have only 65530 of them,
  * and mremap(2) does not move several at once. Watch the range alone only if that fails, because a part of the mapping
- * has become another one meanwhile. others: look again, because what another thread maps into a hole meanwhile is not
- * watched, and so is a mapping of its own. */
-static int watch_mappings(uintptr_t start, uintptr_t end, bool lasts, bool others)
+ * has become another one meanwhile. Then look again: what another thread maps into a hole meanwhile is not watched, and
+ * so is a mapping of its own. */
+static int watch_mappings(uintptr_t start, uintptr_t end, bool lasts)
 {
-	struct hp_stretch m, now;
+	unsigned looks = LOOKS_MAX;
+	struct hp_stretch part, now;
 
-	for (; start < end; start = m.end) {
-		if (!hp_uffd_mapping(start, &m))
+	while (start < end) {
+		if (!looks-- || !hp_uffd_mapping(start, &part))
 			return -EXDEV;
-		if (!add_part(m.start, m.end, lasts) && !add_part(start, HP_MIN(end, m.end), lasts))
-			return -EADDRINUSE;
-		if (others && (!hp_uffd_mapping(start, &now) || now.end < HP_MIN(end, m.end)))
-			return -EXDEV;
+		if (!add_part(part.start, part.end, lasts)) {
+			part = (struct hp_stretch){ start, HP_MIN(end, part.end) };
+			if (!add_part(part.start, part.end, lasts))
+				return -EADDRINUSE;
+		}
+		if (hp_uffd_mapping(start, &now) && now.start <= part.start && now.end >= part.end) {
+			start = part.end;
+			looks = LOOKS_MAX;
+		}
 	}
 	return 0;
 }
 
-int hp_uffd_watch(uintptr_t start, uintptr_t end, bool others)
+int hp_uffd_watch(uintptr_t start, uintptr_t end)
 {
 	int err = -EADDRINUSE;
 
@@ -685,7 +682,7 @@ int hp_uffd_watch(uintptr_t start, uintptr_t end, bool others)
 		return -ENXIO;
 	hp_lock(&watched.lock);
 	if (hp_watched_use(&watched.set, start, end)) {
-		err = watch_mappings(start, end, false, others);
+		err = watch_mappings(start, end, false);
 		if (err)
 			end_use(start, end);
 	}
@@ -699,7 +696,7 @@ void hp_uffd_watch_unmap(uintptr_t start, uintptr_t end)
 	if (!can_add())
 		return;
 	hp_lock(&watched.lock);
-	watch_mappings(start, end, true, false);
+	watch_mappings(start, end, true);
 	show_parts();
 	hp_unlock(&watched.lock);
 }

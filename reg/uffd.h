@@ -57,9 +57,8 @@ void hp_uffd_watch_heap(uintptr_t start, uintptr_t end);
 /* Watch [start, end), until hp_uffd_unwatch() is called once for each success. 0, or why this memory cannot be watched:
  * -EXDEV: it is a file's, shared, or not mapped; -EADDRINUSE: the kernel refuses, as where another userfaultfd watches,
  * or so much is watched in parts that the process would run out of mappings; -ENXIO: no memory can be watched.
- * others: of a part of the first and the last mapping other threads may be the owners.
  * unwatch() may be called for memory that hp_uffd_watch() has refused with -ENXIO. */
-int hp_uffd_watch(uintptr_t start, uintptr_t end, bool others);
+int hp_uffd_watch(uintptr_t start, uintptr_t end);
 void hp_uffd_unwatch(uintptr_t start, uintptr_t end);
 
 /* Watch [start, end), as far as possible, until it is unmapped. */
@@ -84,7 +83,14 @@ void hp_uffd_unmapped(uintptr_t start, uintptr_t end);
 bool hp_uffd_mapping(uintptr_t addr, struct hp_stretch *ret_);
 
 /* Whether [start, end) is private memory that no file backs, which only this process can take away. */
-bool hp_uffd_is_private(uintptr_t start, uintptr_t end);
+static inline bool hp_uffd_is_private(uintptr_t start, uintptr_t end)
+{
+	struct hp_stretch m = { .end = start };
+
+	while (m.end < end && hp_uffd_mapping(m.end, &m))
+		;
+	return m.end >= end;
+}
 
 bool hp_uffd_works(void);
 

@@ -5,6 +5,7 @@
 #include "base/stats.h"
 #include "reg/domains.h"
 #include "reg/gone.h"
+#include "reg/hints.h"
 #include "tests/unit/uffd.h"
 
 /* ------------------------------------------------------------------ private or not */
@@ -142,23 +143,23 @@ TEST_BY(either_way, mappings_are_watched_as_wholes_and_a_part_where_more_cannot_
 	p = three();
 	errno = 77;
 	lists = 0;
-	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 9 * 4096, false), 0);
+	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 9 * 4096), 0);
 	tells = !lists; /* the kernel, of one mapping */
 	EXPECT_EQ(adds, 3); /* as wholes */
 	EXPECT(was_added(0, p, 4) && was_added(1, p + 4 * 4096, 4) && was_added(2, p + 8 * 4096, 4));
 	p = three();
 	add_max = 3 * 4096; /* what is more is in part another's: the parts */
-	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 3 * 4096, false), 0);
+	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 3 * 4096), 0);
 	EXPECT_EQ(adds, 1);
 	was_added(0, p + 2 * 4096, 1);
 	p = three();
-	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 10 * 4096, false), -EADDRINUSE); /* not all of it */
+	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 2 * 4096, (uintptr_t)p + 10 * 4096), -EADDRINUSE); /* not all of it */
 	EXPECT_EQ(adds, 1);
 	was_added(0, p + 2 * 4096, 2);
 	add_max = UINT64_MAX;
 	p = three();
 	munmap(p + 5 * 4096, 4096);
-	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 4 * 4096, (uintptr_t)p + 10 * 4096, false), -EXDEV); /* a hole */
+	EXPECT_EQ(hp_uffd_watch((uintptr_t)p + 4 * 4096, (uintptr_t)p + 10 * 4096), -EXDEV); /* a hole */
 	EXPECT_EQ(adds, 1);
 
 	p = three();
@@ -456,6 +457,35 @@ TEST_BY(either_way, what_another_thread_maps_anew_while_it_is_being_watched_is_n
 	}
 	munmap(p, MIB);
 	close_empty(&device, d);
+}
+
+/* The service thread carries hints out while the owner may do anything with his memory, of which the mapping has more. */
+static void carry_out_a_hint(size_t hinted)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = map(MIB);
+	const struct hp_prefetch hint = { .addr = p + 8 * 4096, .len = hinted, .access = HUGEPIN_READ | HUGEPIN_WRITE };
+
+	neighbour = p + 8 * 4096;
+	before_adding = unmap_neighbour;
+	after_adding = map_neighbour;
+	EXPECT_EQ(hp_hints_push(d, hint), 0);
+	hp_domains_job.run();
+	unmap_neighbour();
+	map_neighbour();
+	EXPECT_EQ(made(d, neighbour), 1);
+	EXPECT_EQ(made(d, neighbour), 0);
+	EXPECT_EQ(hp_hints_push(d, hint), 0);
+	hp_domains_job.run();
+	EXPECT_EQ(made(d, p + 8 * 4096 + hinted - 4096), 0);
+	munmap(p, MIB);
+	close_empty(&device, d);
+}
+
+TEST_BY(either_way, what_its_owner_maps_anew_while_a_hint_is_carried_out_is_not_kept)
+{
+	carry_out_a_hint(4096);
+	carry_out_a_hint(MIB / 2);
 }
 
 /* An unmapping that another thread has announced goes on after the block was registered, and what then comes there need
