@@ -208,8 +208,10 @@ static void begin(hugepin_domain *d, struct hp_region *r, const struct hp_ready 
 	HP_WRITE(r->used, 1);
 	r->number = atomic_fetch_add_explicit(&numbers, 1, memory_order_relaxed) + 1;
 	*n = (struct hp_region_notes){ .held_start = held_start(r->start), .held_end = held_end(r->end) };
-	HP_WRITE(r->made, hp_counts_made(hp_region_index(r)));
-	n->before = r->made;
+	/* For the statistics the number at the end of the last registration will do, with the pins undone since then. */
+	if (r->kind == HP_REGION_EXTENT || want->access & HP_ACCESS_REMOTE || d->expire_local)
+		HP_WRITE(r->made, hp_counts_made(hp_region_index(r)));
+	n->before = HP_READ(r->made);
 	r->cut = false;
 	r->is_dmabuf = d->dmabuf;
 	r->on_demand = !hp_is_pinning(want->access);

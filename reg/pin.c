@@ -115,7 +115,10 @@ HP_COLD void hp_count_back(struct hp_counts *counts, uint32_t index)
 	atomic_fetch_add_explicit(&hp_counts_undone, 1, memory_order_relaxed);
 	hp_barrier_often(); /* pairs with hp_counts_barrier() of a thread that retires the region */
 	d = HP_READ(hp_regions[index].domain);
-	if (d && HP_READ(hp_regions[index].state) != HP_REGION_FREE)
+	/* If it is free, the next registration there must not count this as a hit. relaxed: a number */
+	if (HP_READ(hp_regions[index].state) == HP_REGION_FREE)
+		__atomic_fetch_add(&hp_regions[index].made, 1, __ATOMIC_RELAXED);
+	else if (d)
 		hp_add_hits(d, (uint64_t)-1);
 	if (d && atomic_load_explicit(&d->attention, memory_order_relaxed) & HP_RETIRED)
 		unpin_retired(d, index);

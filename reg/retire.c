@@ -85,7 +85,7 @@ static bool is_handed_out(const struct hp_region *r)
 
 	if (!(r->access & HP_ACCESS_REMOTE) && !r->domain->expire_local)
 		return false;
-	n->pinned = n->pinned || made_of(r) != r->made;
+	n->pinned = n->pinned || made_of(r) != HP_READ(r->made);
 	return n->pinned;
 }
 
@@ -176,7 +176,7 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 	tell_end(d, r, false);
 	hp_region_call_dereg(d, &r->reg);
 	made = made_of(r);
-	hp_add_hits(d, made - r->made);
+	hp_add_hits(d, made - HP_READ(r->made));
 	HP_WRITE(r->made, made);
 	HP_DSTAT(d, deregistered_ns, d->deregistered_at_ns - start_ns);
 	HP_DSTAT(d, deregistered, 1);
