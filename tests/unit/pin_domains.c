@@ -2,6 +2,7 @@
  * Domains: opening and closing, the structures of older programs, how many domains there may be, and that each domain
  * has registrations and access of its own.
  */
+#include <semaphore.h>
 #include <sys/wait.h>
 
 #include "base/stats.h"
@@ -393,6 +394,45 @@ TEST(of_a_thousand_domains_a_run_and_a_tick_look_at_those_that_have_something_to
 	expect_few_looks(2);
 	expect_few_looks(MANY - 1);
 	hp_service_allow();
+}
+
+struct answer {
+	sem_t done;
+	struct hugepin_pin pin;
+};
+
+static void answered(void *arg, int err, const struct hugepin_pin *pin)
+{
+	struct answer *a = arg;
+
+	EXPECT(!err && pin);
+	if (pin)
+		a->pin = *pin;
+	sem_post(&a->done);
+}
+
+TEST(a_request_is_answered_with_a_look_at_its_domain_alone)
+{
+	T_STAYS(4 * 100, "each domain's tables are kept for the next one");
+	T_THREADS_RUN(1);
+	static hugepin_domain *d[100];
+	static struct answer a;
+	char *p = map(MIB);
+	struct hugepin_pin pin;
+	uint64_t before;
+
+	device_reset(&device);
+	sem_init(&a.done, 0, 0);
+	for (int i = 0; i < 100; i++)
+		d[i] = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	before = hp_domains_holds;
+	EXPECT_EQ(hugepin_pin_try(d[77], p, 4096, 0, answered, &a, &pin), -EAGAIN);
+	sem_wait(&a.done);
+	EXPECT_EQ(hp_domains_holds - before, 1);
+	EXPECT_EQ(hugepin_unpin(d[77], &a.pin), 0);
+	for (int i = 0; i < 100; i++)
+		EXPECT_EQ(hugepin_domain_close(d[i]), 0);
+	munmap(p, MIB);
 }
 
 /* Announce ranges in which nobody has anything. */
