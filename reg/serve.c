@@ -105,6 +105,8 @@ static void help_one(hugepin_domain *d, void *round)
 	uint64_t due_ns;
 	struct hp_helper_news news;
 
+	if (!d->helper) /* it had one when the place was another domain's */
+		return;
 	due_ns = hp_helper_serve(d, &news);
 	now->news.any |= news.any;
 	now->news.crowded |= news.crowded;
