@@ -2,8 +2,8 @@
  * Which domains have something to do for a thread that works for all domains: a bit for each, so that such a thread
  * takes no lock of the others.
  *
- * Who queues work sets the bit afterwards, on any thread and with any lock. Who does the work clears the bit first. A bit
- * too many costs a look at the domain.
+ * Who queues work sets the bit afterwards, on any thread and with any lock. Who does the work clears the bit first. A
+ * bit too many costs a look at the domain.
  */
 #ifndef HP_REG_WORK_H
 #define HP_REG_WORK_H

@@ -116,7 +116,8 @@ static void remember(const struct stat *file, const struct hp_testbed *testbed, 
 	pthread_mutex_unlock(&remembered.lock);
 }
 
-/* The file is looked at before it is read. So if it is renewed in between, what is remembered is of a file that is gone. */
+/* The file is looked at before it is read. So if it is renewed in between, what is remembered is of a file that is
+ * gone. */
 int hp_sg_model_of(const struct hp_testbed *testbed, struct hugepin_sg_model *ret_)
 {
 	char path[HP_RESULTS_PATH_MAX];
