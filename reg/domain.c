@@ -20,12 +20,13 @@
 #include "reg/evict.h"
 #include "reg/gone.h"
 #include "reg/helper.h"
-#include "reg/stakes.h"
 #include "reg/key.h"
 #include "reg/locks.h"
+#include "reg/queue.h"
 #include "reg/retire.h"
 #include "reg/serve.h"
 #include "reg/share.h"
+#include "reg/stakes.h"
 #include "reg/trace.h"
 #include "reg/uffd.h"
 
@@ -287,6 +288,8 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 
 static void empty_domain(hugepin_domain *d)
 {
+	uint64_t mask;
+
 	TAILQ_INIT(&d->live);
 	TAILQ_INIT(&d->aside);
 	TAILQ_INIT(&d->unsettled);
@@ -301,7 +304,9 @@ static void empty_domain(hugepin_domain *d)
 	}
 	hp_stakes_forget(d);
 	d->gone_seen = hp_stakes_latest();
+	mask = hp_queue_lock(d);
 	d->gone.count = d->prefetches_count = d->requests_count = 0;
+	hp_queue_unlock(d, mask);
 	d->deregistered_at_ns = 0;
 	d->extent_bytes = d->rounded_bytes = 0;
 	d->places = 0;
@@ -349,8 +354,11 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 		hp_trace_start();
 	err = err ? err : set_up_domain(d, backend, ctx, &a, limits);
 	if (!err) {
+		/* Who has found the place in stakes.h may still be draining the domain that was closed there. */
+		hp_lock(&d->lock);
 		empty_domain(d);
 		err = hp_helper_open(d);
+		hp_unlock(&d->lock);
 	}
 	if (!err) {
 		/* The first domain that wants watching starts the watcher, before anything is cached. */
