@@ -255,7 +255,7 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 	d->access = a->access & ~HP_RELAXED ? a->access & ~HP_RELAXED : HUGEPIN_READ | HUGEPIN_WRITE;
 	d->relaxed = a->access & limits.access & HP_RELAXED;
 	d->access_least = limits.flags & HUGEPIN_LIMIT_BOTH ? (HUGEPIN_READ | HUGEPIN_WRITE) & d->access_mask : 0;
-	d->policy = policy_of(a);
+	HP_WRITE(d->policy, policy_of(a)); /* show_extents() */
 	d->on_demand = d->policy == HUGEPIN_POLICY_ODP;
 	hybrid = d->policy == HUGEPIN_POLICY_HYBRID;
 	d->odp = hybrid ? HUGEPIN_ODP_OPTIMAL : d->on_demand ? odp_of(a) : HUGEPIN_ODP_DEFAULT;

@@ -76,7 +76,8 @@ void hp_serve_grown(void)
 static void show_extents(hugepin_domain *d, void *unused)
 {
 	(void)unused;
-	if (d->policy == HUGEPIN_POLICY_ARENA)
+	/* The place may just become another domain's, which looks at the extents by itself. */
+	if (HP_READ(d->policy) == HUGEPIN_POLICY_ARENA)
 		hp_work_set(d, HP_WORK_SERVE);
 }
 

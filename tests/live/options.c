@@ -150,15 +150,19 @@ static long address_space(void)
 /* Print the address space that a domain takes. Its tables are one mapping of their largest size. */
 static int say_memory(uint32_t policy)
 {
-	long before;
+	long least = LONG_MAX;
 
 	mallopt(M_ARENA_MAX, 1);
 	if (!open_with(policy)) /* open one first, for memory that all domains share */
 		return 1;
-	before = address_space();
-	if (!open_with(policy))
-		return 2;
-	t_print("%ld\n", address_space() - before);
+	for (int i = 0; i < 5; i++) { /* the library's thread may begin meanwhile, and maps memory, too */
+		const long before = address_space();
+
+		if (!open_with(policy))
+			return 2;
+		least = least < address_space() - before ? least : address_space() - before;
+	}
+	t_print("%ld\n", least);
 	return 0;
 }
 

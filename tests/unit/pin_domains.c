@@ -413,9 +413,10 @@ static void answered(void *arg, int err, const struct hugepin_pin *pin)
 
 TEST(a_request_is_answered_with_a_look_at_its_domain_alone)
 {
-	T_STAYS(4 * 100, "each domain's tables are kept for the next one");
+	enum { OPEN = 100 };
+	T_STAYS(4 * OPEN, "each domain's tables are kept for the next one");
 	T_THREADS_RUN(1);
-	static hugepin_domain *d[100];
+	static hugepin_domain *d[OPEN];
 	static struct answer a;
 	char *p = map(MIB);
 	struct hugepin_pin pin;
@@ -423,14 +424,14 @@ TEST(a_request_is_answered_with_a_look_at_its_domain_alone)
 
 	device_reset(&device);
 	sem_init(&a.done, 0, 0);
-	for (int i = 0; i < 100; i++)
+	for (int i = 0; i < OPEN; i++)
 		d[i] = open_as(HUGEPIN_POLICY_LRU, 0, 0);
 	before = hp_domains_holds;
 	EXPECT_EQ(hugepin_pin_try(d[77], p, 4096, 0, answered, &a, &pin), -EAGAIN);
 	sem_wait(&a.done);
 	EXPECT_EQ(hp_domains_holds - before, 1);
 	EXPECT_EQ(hugepin_unpin(d[77], &a.pin), 0);
-	for (int i = 0; i < 100; i++)
+	for (int i = 0; i < OPEN; i++)
 		EXPECT_EQ(hugepin_domain_close(d[i]), 0);
 	munmap(p, MIB);
 }
