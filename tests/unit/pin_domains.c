@@ -458,7 +458,7 @@ DOMAIN_TEST(that_ranges_wait_which_nobody_has_noted_is_told_to_all_domains_once_
 		hp_attention_lower(d, HP_PENDING);
 		announce_many(p + 8192);
 		EXPECT(!hp_attention_is(d, HP_PENDING));
-		EXPECT_EQ(touch(d, p + 512 * KIB, 4096 << i), 0); /* a miss, which notes them */
+		EXPECT_EQ(touch(d, p + 512 * KIB, (size_t)4096 << i), 0); /* a miss, which notes them */
 	}
 	hp_service_allow();
 	munmap(p, MIB);
