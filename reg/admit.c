@@ -12,8 +12,8 @@
 #include "reg/domains.h"
 #include "reg/evict.h"
 #include "reg/gone.h"
-#include "reg/stakes.h"
 #include "reg/retire.h"
+#include "reg/stakes.h"
 #include "reg/trace.h"
 #include "reg/uffd.h"
 
@@ -219,7 +219,9 @@ static void begin(hugepin_domain *d, struct hp_region *r, const struct hp_ready 
 		hp_work_set(d, HP_WORK_HELD);
 	HP_DSTAT(d, registered, 1);
 	HP_DSTAT(d, registered_bytes, len);
+	hp_move_hits(d);
 	HP_DSTAT(d, regions, 1);
+	hp_move_hits(d);
 	if (r->kind == HP_REGION_EXTENT) {
 		HP_DSTAT(d, extents, 1);
 		d->extent_bytes += r->on_demand ? 0 : len;

@@ -30,7 +30,7 @@
 #include "reg/trace.h"
 #include "reg/uffd.h"
 
-enum { HITS_LOOKS = 4 };
+enum { HITS_LOOKS = 100 };
 
 /* The number of open domains whose foreign memory is watched, by the kernel or by announcements. Guarded by the lock of
  * opening. */
@@ -513,18 +513,22 @@ int hugepin_domain_close(hugepin_domain *d)
 	return (int)HP_MIN(kept, (uint64_t)INT_MAX);
 }
 
-/* Add the pins of registrations that are there to those that stats.hits has. A registration that ends meanwhile may be
- * seen twice or not at all, so look again; after some looks, the result is a little wrong. */
+/* Add the pins of registrations that are there to those that stats.hits has. Look again if a registration has begun or
+ * ended meanwhile; after many looks, the result is a little wrong. acquire: each read comes before the next, and the
+ * number of moves is read last; pairs with hp_move_hits(), hp_add_hits() and HP_WRITE() of r->made. */
 static uint64_t hits_of(const hugepin_domain *d)
 {
-	uint64_t hits, ended;
+	uint64_t hits;
+	uint32_t moved;
 	unsigned looks = HITS_LOOKS;
 
 	do {
-		uint64_t left = HP_DSTAT_GET(d, regions);
+		moved = atomic_load_explicit(&d->hits_moved, memory_order_seq_cst);
+		if (moved & 1)
+			hp_sys(SYS_sched_yield);
+		uint64_t left = HP_READ(d->stats.regions);
 
-		ended = HP_DSTAT_GET(d, deregistered);
-		hits = HP_DSTAT_GET(d, hits);
+		hits = HP_READ(d->stats.hits);
 		for (uint32_t i = 1, used = hp_regions_used(); i < used && left; i++) {
 			const struct hp_region *r = &hp_regions[i];
 
@@ -533,7 +537,7 @@ static uint64_t hits_of(const hugepin_domain *d)
 			hits += (uint32_t)(hp_counts_made(i) - HP_READ(r->made));
 			left--;
 		}
-	} while (HP_DSTAT_GET(d, deregistered) != ended && --looks);
+	} while ((moved & 1 || atomic_load_explicit(&d->hits_moved, memory_order_seq_cst) != moved) && --looks);
 	return (int64_t)hits < 0 ? 0 : hits;
 }
 

@@ -290,7 +290,7 @@ static bool is_news(void)
 	return atomic_load_explicit(&news.waiting, memory_order_seq_cst);
 }
 
-static void heed_news(void)
+void hp_gone_heed(void)
 {
 	if (!is_news())
 		return;
@@ -299,15 +299,19 @@ static void heed_news(void)
 	hp_unlock(&facts.lock);
 }
 
+static size_t bits_bytes(size_t granules)
+{
+	return granules / 8 + sizeof *facts.discarded;
+}
+
 /* Facts of earlier domains may be of memory that was unmapped while nobody heard of it. */
 int hp_gone_open(uintptr_t base, size_t granules)
 {
-	const size_t bytes = granules / 8 + sizeof *facts.discarded;
 	int err = 0;
 
 	hp_lock(&facts.lock);
 	if (granules && !facts.discarded) {
-		facts.discarded = hp_meta_map_own(bytes);
+		facts.discarded = hp_meta_map_own(bits_bytes(granules));
 		facts.base = base;
 		facts.granules = facts.discarded ? granules : 0;
 		err = facts.discarded ? 0 : -ENOMEM;
@@ -317,7 +321,7 @@ int hp_gone_open(uintptr_t base, size_t granules)
 		uint64_t mask = hp_queue_lock_any(&news.lock);
 
 		if (facts.granules)
-			hp_meta_zero(facts.discarded, facts.granules / 8 + sizeof *facts.discarded);
+			hp_meta_zero(facts.discarded, bits_bytes(facts.granules));
 		facts.late.count = 0;
 		news.queue.count = 0;
 		news.told = false;
@@ -406,13 +410,8 @@ void hp_gone_drain(hugepin_domain *d)
 {
 	if (!d->ready)
 		d->gone_seen = hp_stakes_latest();
-	heed_news();
+	hp_gone_heed();
 	drain_domain(d);
-}
-
-void hp_gone_heed(void)
-{
-	heed_news();
 }
 
 /* ------------------------------------------------------------------ announcements */

@@ -1,7 +1,7 @@
 /*
  * Notices stale registrations. Each domain has a queue of ranges whose memory went away and in which it has something.
- * The kernel's events (uffd.c), announcements of the interposed calls (unmapping.h) and hugepin_forget() fill it. The next thread that has the
- * domain's lock takes the regions there out of the cache.
+ * The kernel's events (uffd.c), announcements of the interposed calls (unmapping.h) and hugepin_forget() fill it. The
+ * next thread that has the domain's lock takes the regions there out of the cache.
  */
 #ifndef HP_REG_GONE_H
 #define HP_REG_GONE_H

@@ -176,11 +176,12 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 	tell_end(d, r, false);
 	hp_region_call_dereg(d, &r->reg);
 	made = made_of(r);
+	hp_move_hits(d);
 	hp_add_hits(d, made - HP_READ(r->made));
 	HP_WRITE(r->made, made);
+	hp_move_hits(d);
 	HP_DSTAT(d, deregistered_ns, d->deregistered_at_ns - start_ns);
 	HP_DSTAT(d, deregistered, 1);
-	HP_DSTAT(d, regions, -1);
 	if (!r->on_demand)
 		HP_DSTAT(d, pinned_bytes, -len);
 	if (r->kind == HP_REGION_EXTENT) {
@@ -199,6 +200,7 @@ static void deregister(hugepin_domain *d, struct hp_region *r, bool gone)
 	if (d->helper)
 		hp_track_left(d, r, gone);
 	hp_region_free(d, r);
+	HP_DSTAT(d, regions, -1); /* not before it is free: hits_of() looks for so many */
 }
 
 void hp_region_deregister_dead(hugepin_domain *d)

@@ -360,6 +360,7 @@ struct hugepin_domain {
 	/* number of pins that wait for the lock; relaxed: the lock is let go of a little later */
 	_Atomic uint32_t waiting;
 	struct hugepin_domain_stats stats;
+	_Atomic uint32_t hits_moved; /* see hp_move_hits() */
 
 	/* Guarded by the lock of stakes.h. listening: hints and requests, because of which `everywhere` is listed. */
 	struct hp_stake everywhere;
@@ -434,10 +435,17 @@ static inline struct hp_granule *hp_granule_at(const hugepin_domain *d, uintptr_
 
 /* stats.hits has the pins of registrations that have ended, less those that were undone or had to register. Its reader
  * adds the pins of the others, by the counts of threads (hp_region.made), because a hit counts nowhere else. So it may
- * be below 0 until then. relaxed: a number. */
+ * be below 0 until then. release: who sees the sum sees what was done before; pairs with hits_of(). */
 static inline void hp_add_hits(hugepin_domain *d, uint64_t n)
 {
-	__atomic_fetch_add(&d->stats.hits, n, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&d->stats.hits, n, __ATOMIC_RELEASE);
+}
+
+/* Before and after pins move from a registration that ends to stats.hits, and before one more is there. seq_cst: who
+ * sees the same even number before and after has seen none of this; pairs with hits_of(). */
+static inline void hp_move_hits(hugepin_domain *d)
+{
+	atomic_fetch_add_explicit(&d->hits_moved, 1, memory_order_seq_cst);
 }
 
 /* Access to a domain's statistics. The struct is public, so its members cannot be _Atomic. HP_DSTAT counts under the

@@ -99,7 +99,7 @@ static int forgotten_of_list(int n, uintptr_t start, uintptr_t end)
 /* Pin ranges of a buffer in any order. The library rounds registrations to `page`. */
 static void overlap_at_random(char *p, size_t size, size_t page, bool many_kinds, unsigned seed)
 {
-	uint64_t asked = 0, rounded = 0, misses = 0;
+	uint64_t asked = 0, rounded = 0, misses = 0, pins = 0;
 	hugepin_domain *d = open_to_peers();
 	int n = 0;
 
@@ -131,6 +131,7 @@ static void overlap_at_random(char *p, size_t size, size_t page, bool many_kinds
 		EXPECT(device_covers(&device, &pin, access));
 		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
 		EXPECT_EQ(stats_of(d).misses, misses);
+		EXPECT_EQ(stats_of(d).hits, ++pins - misses);
 		EXPECT_EQ(stats_of(d).uncached, 0);
 		EXPECT_EQ(stats_of(d).registered_bytes, rounded);
 		EXPECT(rounded <= 2 * asked);
