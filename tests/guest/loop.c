@@ -132,20 +132,6 @@ static bool go_on(struct client *c)
 	return false;
 }
 
-static int count_descriptors(pid_t process)
-{
-	char name[40];
-	int n = 0;
-
-	snprintf(name, sizeof name, "/proc/%d/fd", (int)process);
-	DIR *d = opendir(name);
-	while (EXPECT(d) && readdir(d))
-		n++;
-	if (d)
-		closedir(d);
-	return n;
-}
-
 TEST(a_loop_of_epoll_and_verbs_serves_peers_over_a_provider_though_one_never_receives_and_some_leave)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(18519) };
@@ -170,7 +156,7 @@ TEST(a_loop_of_epoll_and_verbs_serves_peers_over_a_provider_though_one_never_rec
 	/* All but this connection, which has a socket and its queue's. */
 	while (!t_failures && go_on(&clients[0]) && clients[0].heard < 1)
 		take();
-	const int own = count_descriptors(server) - 2;
+	const int own = descriptors_of(server) - 2;
 	for (unsigned i = 1; i < CLIENTS && !t_failures; i++)
 		join(&clients[i], i % KINDS, &to, server);
 	for (unsigned left = 1; left && !t_failures;) {
@@ -187,7 +173,7 @@ TEST(a_loop_of_epoll_and_verbs_serves_peers_over_a_provider_though_one_never_rec
 		if (c->fd >= 0)
 			leave(c);
 	}
-	while (!t_failures && count_descriptors(server) != own)
+	while (!t_failures && descriptors_of(server) != own)
 		sleep_ms(10);
 	t_print("# %u answers\n", answers);
 	kill(server, SIGTERM);

@@ -447,4 +447,19 @@ static inline size_t rand_size(uint64_t *state, size_t min, size_t max)
 		return t_run(argc, argv);                                                                              \
 	}
 
+/* How many entries /proc/PID/fd has, "." and ".." included: for comparison with another count. Allocates. */
+static inline int descriptors_of(pid_t process)
+{
+	char name[40];
+	int n = 0;
+
+	snprintf(name, sizeof name, "/proc/%d/fd", (int)process);
+	DIR *d = opendir(name);
+	while (EXPECT(d) && readdir(d))
+		n++;
+	if (d)
+		closedir(d);
+	return n;
+}
+
 #endif

@@ -103,20 +103,6 @@ static unsigned reads_of(const _Atomic unsigned *which)
 	return atomic_load_explicit(which, memory_order_relaxed);
 }
 
-static int descriptors_of_server(void)
-{
-	char name[40];
-	int n = 0;
-
-	snprintf(name, sizeof name, "/proc/%d/fd", (int)server);
-	DIR *d = opendir(name);
-	while (EXPECT(d) && readdir(d))
-		n++;
-	if (d)
-		closedir(d);
-	return n;
-}
-
 static void begin(struct client *c, unsigned kind)
 {
 	const __u64 wrong = kind == ASKS_WRONGLY && (c - clients) % 20 < 10 ? BLOCKS : UINT64_MAX;
@@ -208,10 +194,10 @@ static void serves_a_thousand(bool clones)
 		start_server(clones);
 		converse(&one, 1);
 		/* All but this connection. */
-		const int own = descriptors_of_server() - 1;
+		const int own = descriptors_of(server) - 1;
 		load();
 		leave(&one);
-		while (!t_failures && descriptors_of_server() != own)
+		while (!t_failures && descriptors_of(server) != own)
 			sleep_ms(1);
 		/* Registered memory is found sooner or later, if 8 MiB may be locked. */
 		getrlimit(RLIMIT_MEMLOCK, &locked);
