@@ -1,6 +1,8 @@
 /* See kept.h. */
 #include "base/kept.h"
 
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "base/base.h"
@@ -39,6 +41,21 @@ bool hp_kept_set_or_close(struct hp_kept *k, int fd)
 	if (fd >= 0)
 		hp_sys(SYS_close, fd);
 	return false;
+}
+
+bool hp_kept_set_high(struct hp_kept *k, int fd)
+{
+	enum { DESCRIPTORS_MAX = 1024 };
+	struct rlimit limit = { .rlim_cur = 0 };
+	int high;
+
+	hp_limit(RLIMIT_NOFILE, &limit);
+	high = (int)hp_sys(SYS_fcntl, fd, F_DUPFD_CLOEXEC, HP_MIN(limit.rlim_cur, (rlim_t)DESCRIPTORS_MAX) * 15 / 16);
+	if (high >= 0) {
+		hp_sys(SYS_close, fd);
+		fd = high;
+	}
+	return hp_kept_set_or_close(k, fd);
 }
 
 bool hp_kept_is(const struct hp_kept *k, int fd)

@@ -28,6 +28,9 @@ bool hp_kept_set(struct hp_kept *k, int fd);
 /* Keep fd, or close it. fd: a descriptor of ours, or -errno. */
 bool hp_kept_set_or_close(struct hp_kept *k, int fd);
 
+/* The same under a high number, since programs close and open low ones. */
+bool hp_kept_set_high(struct hp_kept *k, int fd);
+
 /* Whether fd, which may by now be any file, is the kept file. */
 bool hp_kept_is(const struct hp_kept *k, int fd);
 

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -17,6 +16,7 @@
 #include "base/sys.h"
 #include "base/thread.h"
 #include "reg/domains.h"
+#include "reg/mapped.h"
 #include "reg/queue.h"
 #include "reg/watched.h"
 
@@ -24,20 +24,7 @@
 #define UFFD_USER_MODE_ONLY 1
 #endif
 
-/* The argument of PROCMAP_QUERY (Linux 6.11), which finds the mapping that covers an address. */
-struct map_query {
-	uint64_t size, flags, addr, start, end, vma_flags, page_size, offset, inode;
-	uint32_t dev_major, dev_minor, name_size, build_id_size;
-	uint64_t name, build_id;
-};
-#define MAP_QUERY _IOWR('f', 17, struct map_query)
-#define MAP_QUERY_SHARED 8
-
-/* The kernel's name for memory of MAP_ANONYMOUS | MAP_HUGETLB, which is in a file without a name and without a
- * descriptor. */
-#define ANONYMOUS_HUGETLB "/anon_hugepage (deleted)"
-
-enum { EVENTS = 32, DESCRIPTORS_MAX = 1024, YIELDS = 64, PAUSE_NS = 50000, LOOKS_MAX = 8 };
+enum { EVENTS = 32, YIELDS = 64, PAUSE_NS = 50000, LOOKS_MAX = 8 };
 
 /* Mappings are counted again when there are twice as many parts and PARTS_MORE, or after REFUSALS_MAX refused ones. */
 enum { PARTS_MORE = 64, REFUSALS_MAX = 4096 };
@@ -56,8 +43,6 @@ enum { PARTS_FEW = 64 };
  * userfaultfd, and threads that unmap would wait for a reader that no longer exists. */
 static struct {
 	struct hp_kept uffd;
-	struct hp_kept maps; /* /proc/self/maps, to look up mappings */
-	struct hp_lock maps_lock; /* guards the opening of `maps` and its file position */
 	struct hp_thread thread;
 	/* odd while events are read and queued; a futex; relaxed: in the child no other thread */
 	_Atomic uint32_t round;
@@ -70,8 +55,6 @@ static struct {
 	_Atomic uint32_t events_tried, counted; /* relaxed: read_round() has acquired `trying` */
 } watch = {
 	.uffd.fd = -1,
-	.maps.fd = -1,
-	.maps_lock = HP_LOCK_INIT(HP_LOCK_RANK_MAPS),
 	.patience_ns = PATIENCE_MAX_NS,
 };
 
@@ -96,23 +79,6 @@ static struct {
 
 /* A function that queues a range in the domains that have something there. Sealed, since the watcher calls it. */
 static HP_SEALED(struct { void (*tell)(const struct hp_range *range); }) gone_hook;
-
-/* ------------------------------------------------------------------ descriptors */
-
-/* Keep fd under a high number, since programs close and open low ones. */
-static bool keep_descriptor(struct hp_kept *k, int fd)
-{
-	struct rlimit limit = { .rlim_cur = 0 };
-	int high;
-
-	hp_limit(RLIMIT_NOFILE, &limit);
-	high = (int)hp_sys(SYS_fcntl, fd, F_DUPFD_CLOEXEC, HP_MIN(limit.rlim_cur, (rlim_t)DESCRIPTORS_MAX) * 15 / 16);
-	if (high >= 0) {
-		hp_sys(SYS_close, fd);
-		fd = high;
-	}
-	return hp_kept_set_or_close(k, fd);
-}
 
 /* ------------------------------------------------------------------ the thread */
 
@@ -465,100 +431,18 @@ void hp_uffd_open(void (*gone)(const struct hp_range *range))
 	}
 	/* After a descriptor was lost the watcher still reads, so do not start a second one. */
 	if (hp_kept_fd(&watch.uffd) < 0 && !hp_thread_tid(&watch.thread) && (fd = open_fd()) >= 0 &&
-	    keep_descriptor(&watch.uffd, fd) && !start_watcher(hp_kept_fd(&watch.uffd)))
+	    hp_kept_set_high(&watch.uffd, fd) && !start_watcher(hp_kept_fd(&watch.uffd)))
 		hp_kept_close(&watch.uffd);
 	errno = saved_errno;
 }
 
 /* ------------------------------------------------------------------ mappings */
 
-struct mapping {
-	uintptr_t start, end;
-	bool is_private; /* private, and no file backs it */
-};
-
-struct sought {
-	uintptr_t addr;
-	struct mapping *ret_;
-	bool found;
-};
-
-static bool look_at_mapping(void *sought, const struct hp_mapping *m)
-{
-	struct sought *s = sought;
-	bool is_private = !m->shared && (!m->has_inode || (!m->cut && strcmp(m->name, ANONYMOUS_HUGETLB) == 0));
-
-	if (s->addr >= m->start && s->addr < m->end) {
-		*s->ret_ = (struct mapping){ m->start, m->end, is_private };
-		s->found = true;
-	}
-	return s->addr >= m->end;
-}
-
-/* Find the mapping of addr by reading /proc/self/maps from the first line on, for Linux before 6.11, which has no
- * PROCMAP_QUERY. */
-static bool read_mapping(uintptr_t addr, struct mapping *ret_)
-{
-	struct sought s = { .addr = addr, .ret_ = ret_ };
-	char text[8192];
-
-	hp_lock(&watch.maps_lock);
-	hp_mappings_each(hp_kept_fd(&watch.maps), text, sizeof text, look_at_mapping, &s);
-	hp_unlock(&watch.maps_lock);
-	return s.found;
-}
-
-static bool open_maps(void)
-{
-	bool ok;
-	int fd;
-
-	hp_lock(&watch.maps_lock);
-	ok = hp_kept_is_there(&watch.maps);
-	if (!ok) {
-		fd = (int)hp_sys(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC);
-		ok = fd >= 0 && keep_descriptor(&watch.maps, fd);
-	}
-	hp_unlock(&watch.maps_lock);
-	return ok;
-}
-
-/* Find the mapping that covers addr. 0 and *ret_; -ENOENT: there is none; -ENOSYS: the kernel has no PROCMAP_QUERY, or
- * it failed. */
-static int query_mapping(uintptr_t addr, struct mapping *ret_)
-{
-	char name[sizeof ANONYMOUS_HUGETLB + 8] = "";
-	struct map_query q = { .size = sizeof q, .addr = addr, .name = (uintptr_t)name, .name_size = sizeof name };
-	long r;
-
-	if (!open_maps())
-		return -ENOSYS;
-	r = hp_sys(SYS_ioctl, hp_kept_fd(&watch.maps), MAP_QUERY, &q);
-	if (r == -ENAMETOOLONG) {
-		q.name_size = 0;
-		q.name = 0;
-		r = hp_sys(SYS_ioctl, hp_kept_fd(&watch.maps), MAP_QUERY, &q);
-	}
-	if (r != 0)
-		return r == -ENOENT ? -ENOENT : -ENOSYS;
-	*ret_ = (struct mapping){ q.start, q.end,
-				 !(q.vma_flags & MAP_QUERY_SHARED) &&
-					 (!q.inode || strcmp(name, ANONYMOUS_HUGETLB) == 0) };
-	return 0;
-}
-
-static bool mapping_at(uintptr_t addr, struct mapping *ret_)
-{
-	int err = query_mapping(addr, ret_);
-
-	return !err || (err == -ENOSYS && hp_kept_fd(&watch.maps) >= 0 && read_mapping(addr, ret_));
-}
-
 bool hp_uffd_mapping(uintptr_t addr, struct hp_stretch *ret_)
 {
-	struct mapping m;
+	struct hp_mapped m;
 
-	if (!mapping_at(addr, &m) || !m.is_private)
+	if (!hp_mapped_at(addr, &m) || !m.is_private)
 		return false;
 	*ret_ = (struct hp_stretch){ m.start, m.end };
 	return true;
@@ -619,11 +503,11 @@ static bool add_part(uintptr_t start, uintptr_t end, bool lasts)
 static void take_back(struct hp_stretch part)
 {
 	struct uffdio_range range = { part.start, part.end - part.start };
-	struct mapping m;
+	struct hp_mapped m;
 
 	if (hp_kept_fd(&watch.uffd) < 0 || hp_sys(SYS_ioctl, hp_kept_fd(&watch.uffd), UFFDIO_UNREGISTER, &range) == 0)
 		return;
-	for (uintptr_t at = part.start; at < part.end && mapping_at(at, &m); at = m.end) {
+	for (uintptr_t at = part.start; at < part.end && hp_mapped_at(at, &m); at = m.end) {
 		range = (struct uffdio_range){ at, HP_MIN(m.end, part.end) - at };
 		hp_sys(SYS_ioctl, hp_kept_fd(&watch.uffd), UFFDIO_UNREGISTER, &range);
 	}
@@ -768,10 +652,10 @@ void hp_uffd_forget(const struct hp_range *range, void (*tell)(const struct hp_r
 void hp_uffd_watch_heap(uintptr_t start, uintptr_t end)
 {
 	int err;
-	struct mapping m;
+	struct hp_mapped m;
 
 	for (bool ok = can_add(); start < end && ok; start = m.end) {
-		err = query_mapping(start, &m);
+		err = hp_mapped_query(start, &m);
 		if (err == -ENOSYS)
 			m.end = end;
 		ok = err != -ENOENT && watch_range(hp_kept_fd(&watch.uffd), err ? start : m.start, m.end);
@@ -786,8 +670,7 @@ bool hp_uffd_works(void)
 void hp_uffd_child(void)
 {
 	hp_kept_close(&watch.uffd);
-	hp_kept_close(&watch.maps);
-	hp_lock_reset(&watch.maps_lock);
+	hp_mapped_child();
 	hp_lock_reset(&watched.lock);
 	hp_lock_reset(&trusting.lock);
 	LIST_INIT(&trusting.list);
