@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/memlock.h"
+#include "base/service.h"
 #include "reg/backend/backend.h"
 #include "reg/locks.h"
 
@@ -44,6 +45,7 @@ static int mlock_dereg(void *ctx, struct hugepin_reg *reg)
 static int mlock_limits(void *ctx, struct hugepin_limits *ret_)
 {
 	(void)ctx;
+	hp_service_opens_files(); /* to see what the program has locked, before a registration there */
 	*ret_ = (struct hugepin_limits){
 		.bytes_max = hp_memlock_max(HP_MEMLOCK_LOCK),
 		.access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_RELAXED,

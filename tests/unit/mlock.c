@@ -244,6 +244,28 @@ TEST(without_the_drop_in_what_the_program_has_unlocked_is_not_kept_locked)
 	EXPECT_EQ(locked(), 0);
 }
 
+static void register_on_the_service_thread(void)
+{
+	struct hugepin_domain_stats s = { 0 };
+	hugepin_domain *d = NULL;
+	char *p = pages(8 * PAGE);
+
+	EXPECT_EQ(hugepin_domain_open(hugepin_mlock(), NULL, NULL, &d), 0);
+	EXPECT_EQ(syscall(SYS_mlock, p + 3 * PAGE, PAGE), 0);
+	EXPECT_EQ(hugepin_prefetch(d, p, 8 * PAGE, 0), 0);
+	for (int i = 0; i < 20000 && !s.prefetched; i++) {
+		usleep(1000);
+		hugepin_domain_stats(d, &s, sizeof s);
+	}
+	EXPECT_EQ(locked(), 8 * PAGE);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	EXPECT_EQ(locked(), PAGE);
+	_exit(t_failures);
+}
+
+TEST_CASE(what_the_program_has_locked_stays_so_when_the_service_thread_registers_it,
+	  EXPECT_EQ(in_child(register_on_the_service_thread), 0))
+
 /* Times that all mappings were looked at since the last call. */
 static long looks(void)
 {
