@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/ioctl.h>
 
@@ -26,6 +27,7 @@ struct map_query {
 
 /* /proc/self/maps */
 static struct hp_kept maps = HP_KEPT_NONE;
+static _Atomic size_t max; /* mappings that a process may have; relaxed: a number */
 static struct hp_lock lock = HP_LOCK_INIT(HP_LOCK_RANK_MAPS); /* guards the opening of `maps` */
 
 static bool open_maps(void)
@@ -37,6 +39,12 @@ static bool open_maps(void)
 	     hp_kept_set_high(&maps, (int)hp_sys(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC));
 	hp_unlock(&lock);
 	return ok;
+}
+
+void hp_mapped_open(void)
+{
+	open_maps();
+	atomic_store_explicit(&max, hp_mappings_max(), memory_order_relaxed);
 }
 
 struct sought {
@@ -95,6 +103,24 @@ bool hp_mapped_at(uintptr_t addr, struct hp_mapped *ret_)
 	int err = hp_mapped_query(addr, ret_);
 
 	return !err || (err == -ENOSYS && hp_kept_fd(&maps) >= 0 && read_mapping(addr, ret_));
+}
+
+static bool count_mapping(void *count, const struct hp_mapping *m)
+{
+	(void)m;
+	++*(size_t *)count;
+	return true;
+}
+
+size_t hp_mapped_left(void)
+{
+	const size_t most = atomic_load_explicit(&max, memory_order_relaxed);
+	size_t count = 0;
+	char text[8192];
+
+	if (!open_maps() || hp_mappings_each(hp_kept_fd(&maps), text, sizeof text, count_mapping, &count) != 0)
+		return 0;
+	return most - HP_MIN(most, count);
 }
 
 void hp_mapped_child(void)

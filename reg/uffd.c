@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "base/kept.h"
-#include "base/proc.h"
 #include "base/stats.h"
 #include "base/sys.h"
 #include "base/thread.h"
@@ -433,6 +432,8 @@ void hp_uffd_open(void (*gone)(const struct hp_range *range))
 	if (hp_kept_fd(&watch.uffd) < 0 && !hp_thread_tid(&watch.thread) && (fd = open_fd()) >= 0 &&
 	    hp_kept_set_high(&watch.uffd, fd) && !start_watcher(hp_kept_fd(&watch.uffd)))
 		hp_kept_close(&watch.uffd);
+	if (hp_kept_fd(&watch.uffd) >= 0)
+		hp_mapped_open();
 	errno = saved_errno;
 }
 
@@ -455,29 +456,18 @@ static bool can_add(void)
 	return hp_kept_fd(&watch.uffd) >= 0;
 }
 
-static bool count_mapping(void *count, const struct hp_mapping *m)
-{
-	(void)m;
-	++*(size_t *)count;
-	return true;
-}
-
 /* Whether there may be one more part. Parts add to the mappings of the process at most a quarter of what the kernel's
  * limit leaves. Counting mappings takes long, so they are counted when the parts have doubled, and, once the limit is
  * near, only now and then. */
 static bool may_add_part(void)
 {
 	const size_t parts = watched.set.count;
-	size_t mappings = 0, max;
-	char text[8192];
 
 	if (parts < watched.parts_max)
 		return true;
 	if (watched.refused++ % REFUSALS_MAX)
 		return false;
-	hp_mappings_each(-1, text, sizeof text, count_mapping, &mappings);
-	max = hp_mappings_max();
-	watched.parts_max = (max - HP_MIN(max, mappings)) / 4 / 2;
+	watched.parts_max = hp_mapped_left() / 4 / 2;
 	watched.parts_max = HP_MIN(HP_MIN(watched.parts_max, 2 * parts + PARTS_MORE), HP_WATCHED_PARTS_MAX);
 	if (parts >= watched.parts_max)
 		return false;

@@ -10,6 +10,7 @@
 #include "base/lock.h"
 #include "base/service.h"
 #include "reg/request.h"
+#include "tests/unit/child.h"
 #include "tests/unit/pin.h"
 
 /* What a request was told. */
@@ -135,6 +136,25 @@ DOMAIN_TEST(a_pin_for_a_peer_is_a_hit_only_of_its_own_pages, open_lru())
 	}
 	munmap(memory[0], MIB);
 	hugepin_free(memory[1]);
+}
+
+/* The thread may open no file: what it has to ask the kernel about memory outside the heap was opened before. */
+TEST_BY(in_child, memory_that_the_service_thread_registers_before_all_others_is_cached)
+{
+	hugepin_domain *d = open_lru();
+	char *p = map(MIB), *hinted = map(MIB);
+	struct hugepin_pin pin;
+	struct told t;
+
+	EXPECT_EQ(ask(d, p, MIB, 0, &t), 0);
+	EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
+	EXPECT_EQ(hugepin_prefetch(d, hinted, MIB, 0), 0);
+	for (int i = 0; i < 20000 && !stats_of(d).prefetched; i++)
+		usleep(1000);
+	EXPECT_EQ(hugepin_pin_try(d, p, MIB, 0, NULL, NULL, &pin), 0);
+	EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+	EXPECT(registered(d, hinted, MIB));
+	EXPECT_EQ(stats_of(d).uncached, 0);
 }
 
 DOMAIN_TEST(what_is_not_registered_is_told_once_by_the_service_thread_without_a_lock, open_lru())

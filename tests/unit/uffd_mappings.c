@@ -1,11 +1,14 @@
 /*
  * Mappings that are watched: which kinds of memory, as a whole or in parts, and which pages an event is about.
  */
+#include <semaphore.h>
+
 #include "alloc/hold.h"
 #include "base/stats.h"
 #include "reg/domains.h"
 #include "reg/gone.h"
 #include "reg/hints.h"
+#include "reg/mapped.h"
 #include "tests/unit/uffd.h"
 
 /* ------------------------------------------------------------------ private or not */
@@ -140,6 +143,8 @@ TEST_BY(either_way, mappings_are_watched_as_wholes_and_a_part_where_more_cannot_
 
 	hp_uffd_open(hp_gone_tell_all);
 	EXPECT(hp_uffd_works());
+	p = three();
+	EXPECT_EQ(hp_uffd_watch((uintptr_t)p, (uintptr_t)p + 4096), 0); /* counts mappings */
 	p = three();
 	errno = 77;
 	lists = 0;
@@ -636,6 +641,7 @@ TEST_BY(in_child, watching_takes_a_quarter_of_the_mappings_that_are_left)
 	set_apart(p, N, true);
 	snprintf(max, sizeof max, "%zu\n", mappings_now() + 4000);
 	mappings_max = max;
+	hp_mapped_open(); /* looks at it */
 	for (int i = 0; i < N; i++)
 		EXPECT_EQ(made(d, p + 2 * i * 4096), 1);
 	set_apart(p, N, false);
@@ -644,6 +650,38 @@ TEST_BY(in_child, watching_takes_a_quarter_of_the_mappings_that_are_left)
 	EXPECT_EQ(stats_of(d).uncached + stats_of(d).regions, N);
 	close_empty(&device, d);
 	EXPECT(mappings_now() <= before + 8);
+}
+
+static sem_t answered;
+
+static void take_answer(void *d, int err, const struct hugepin_pin *pin)
+{
+	struct hugepin_pin copy = pin ? *pin : (struct hugepin_pin){ 0 };
+
+	EXPECT(!err && hugepin_unpin(d, &copy) == 0);
+	sem_post(&answered);
+}
+
+/* That thread may open no file. */
+TEST_BY(either_way, the_service_thread_leaves_the_program_its_mappings_too)
+{
+	enum { N = 200, LEFT = 160 };
+	char *p = neighbours(2 * N), max[32];
+	hugepin_domain *d;
+
+	set_apart(p, N, true);
+	snprintf(max, sizeof max, "%zu\n", mappings_now() + LEFT);
+	mappings_max = max;
+	d = open_with(0);
+	mappings_max = NULL;
+	sem_init(&answered, 0, 0);
+	for (int i = 0; i < N; i++) {
+		EXPECT_EQ(hugepin_pin_try(d, p + 2 * i * 4096, 4096, 0, take_answer, d, NULL), -EAGAIN);
+		sem_wait(&answered);
+	}
+	EXPECT(HP_STAT_GET(watched_ranges) > 0 && HP_STAT_GET(watched_ranges) <= LEFT / 4 / 2);
+	EXPECT_EQ(stats_of(d).uncached + stats_of(d).regions, N);
+	close_empty(&device, d);
 }
 
 /* ------------------------------------------------------------------ events */
