@@ -19,7 +19,7 @@
 #define PAGES_MAX 65536 /* pages of a region whose backing is read, at most */
 #define LOOK_BYTES_MAX ((uint64_t)2 << 30) /* bytes that one look may read, in some seconds */
 #define READ_BYTES 512 /* a shorter read counts as so many bytes */
-#define NOBODY UINT32_MAX
+#define LOOKS_MAX 8 /* looks at regions that begin or end meanwhile */
 
 static bool get(const struct hp_source *s, uint64_t addr, void *buf, size_t len)
 {
@@ -116,13 +116,18 @@ static const struct hp_look_domain *same(const struct hp_look *before, const str
 	return was && was->address == d->address && was->ref == d->ref ? was : NULL;
 }
 
-/* Compute the growth of each counter since the last look. If a counter went back, it began anew. */
+/* Compute the growth of each counter since the last look. If a counter went back, it began anew, but the hits of a
+ * registration may have been missed, or have wrapped. */
 static void differ(struct hp_look_domain *d, const struct hp_look_domain *was)
 {
 #define DIFFERENCE(name, unit, sentence)                                                                               \
 	d->since.name = was && was->stats.name <= d->stats.name ? d->stats.name - was->stats.name : d->stats.name;
 	HUGEPIN_DOMAIN_STATS_LIST(DIFFERENCE)
 #undef DIFFERENCE
+	if (was && was->stats.hits > d->stats.hits)
+		d->since.hits = 0;
+	/* Failed pins are among the misses, but not among the pins. */
+	d->pins = d->since.hits + d->since.misses - least(d->since.nobufs, d->since.misses);
 }
 
 /* ------------------------------------------------------------------ lends */
@@ -194,6 +199,27 @@ static struct hp_look_domain *new_domain(struct hp_look *look)
 	return &look->domain[look->domains];
 }
 
+/* Returns whether registrations have begun or ended since these statistics were read before. */
+static bool read_stats(const struct hp_source *s, const struct hp_look *look, struct hp_look_domain *d)
+{
+	const __typeof__(look->view.domain) *v = &look->view.domain;
+	const struct hugepin_domain_stats before = d->stats;
+	const size_t len = v->stats > v->size ? 0 : least(least(v->stats_size, sizeof d->stats), v->size - v->stats);
+
+	if (!get(s, d->address + v->stats, &d->stats, len))
+		d->stats = before;
+	return d->stats.registered != before.registered || d->stats.deregistered != before.deregistered;
+}
+
+static bool read_all_stats(const struct hp_source *s, struct hp_look *look)
+{
+	bool changed = false;
+
+	for (unsigned i = 0; i < look->domains; i++)
+		changed |= read_stats(s, look, &look->domain[i]);
+	return changed;
+}
+
 static int read_domain(const struct hp_source *s, struct hp_look *look, uint32_t number)
 {
 	__typeof__(look->view.domain) *v = &look->view.domain;
@@ -210,8 +236,7 @@ static int read_domain(const struct hp_source *s, struct hp_look *look, uint32_t
 	d->policy = half_at(raw, v->size, v->policy);
 	d->helper = word_at(raw, v->size, v->helper);
 	read_name(s, word_at(raw, v->size, v->backend_name), d->backend, sizeof d->backend);
-	if (v->stats <= v->size)
-		memcpy(&d->stats, raw + v->stats, least(least(v->stats_size, sizeof d->stats), v->size - v->stats));
+	read_stats(s, look, d);
 	if (look->view.lend.stride && word_at(raw, v->size, look->view.lend.hooks))
 		read_lend(s, look, d, word_at(raw, v->size, look->view.lend.lend));
 	look->domains++;
@@ -302,7 +327,6 @@ static void add_region(struct hp_look *look, const struct owner *owners, const u
 		return;
 	r->domain = owner->number;
 	r->in_heap = r->start - look->view.heap.base < look->view.heap.size;
-	look->owner[index] = r->domain;
 	++*count;
 }
 
@@ -447,30 +471,25 @@ static int read_page(const struct hp_source *s, uint64_t page, struct hp_look *l
 	return 0;
 }
 
-/* Count the pins since the last look, including those of regions that no longer exist. */
+/* Add the pins of the regions to their domains, and count those since the last look. Each region knows how many its
+ * index had before, perhaps in another domain. */
 static void count_pins(struct hp_look *look, const struct hp_look *before, const uint32_t *out, uint32_t regions)
 {
-	struct hp_look_domain *d;
-
-	for (uint32_t i = 1; i < look->used; i++) {
-		const bool known = before && i < before->used;
-		if (look->owner[i] == NOBODY && known)
-			look->owner[i] = before->owner[i];
-		if (before && (d = numbered(look, look->owner[i])))
-			d->pins += (uint32_t)(look->made[i] - (known ? before->made[i] : 0));
-	}
 	for (uint32_t i = 0; i < regions; i++) {
 		struct hp_look_region *const r = &look->region[i];
-		const bool known = before && r->index < before->used;
+		struct hp_look_domain *const d = numbered(look, r->domain);
+		const uint32_t made = look->made[r->index] - r->before,
+			       since = before && r->index < before->used ? look->made[r->index] - before->made[r->index] : made;
+
 		r->out = out[r->index];
-		r->pins = before ? look->made[r->index] - (known ? before->made[r->index] : 0) : 0;
-		d = numbered(look, r->domain);
+		r->pins = before ? (uint32_t)least(made, since) : 0;
 		d->out += r->out;
-		d->stats.hits += look->made[r->index] - r->before;
+		d->stats.hits += made;
 	}
 	/* The process has only the hits of registrations that have ended, less those that were none. */
 	for (unsigned i = 0; i < look->domains; i++) {
-		d = &look->domain[i];
+		struct hp_look_domain *const d = &look->domain[i];
+
 		d->stats.hits = (int64_t)d->stats.hits < 0 ? 0 : d->stats.hits;
 		if (before)
 			differ(d, same(before, d));
@@ -482,21 +501,22 @@ static int read_tables(const struct hp_source *s, uint32_t details, const struct
 	const size_t n = look->used;
 	uint32_t *const out = calloc(n, sizeof *out);
 	struct owner *const owners = calloc((size_t)look->domains + 1, sizeof *owners);
-	uint32_t regions;
+	uint32_t regions, looks = 0;
 
 	look->made = calloc(n, sizeof *look->made);
-	look->owner = malloc(n * sizeof *look->owner);
 	look->region = calloc(n, sizeof *look->region);
-	if (!out || !owners || !look->made || !look->owner || !look->region) {
+	if (!out || !owners || !look->made || !look->region) {
 		free(owners);
 		free(out);
 		return -ENOMEM;
 	}
-	for (uint32_t i = 0; i < n; i++)
-		look->owner[i] = NOBODY;
-	regions = read_regions(s, look, owners);
+	do { /* hits move from a region that ends to its domain */
+		memset(out, 0, n * sizeof *out);
+		memset(look->made, 0, n * sizeof *look->made);
+		regions = read_regions(s, look, owners);
+		read_counts(s, look, out);
+	} while (read_all_stats(s, look) && ++looks < LOOKS_MAX);
 	free(owners);
-	read_counts(s, look, out);
 	count_pins(look, before, out, regions);
 	free(out);
 	qsort(look->region, regions, sizeof *look->region, larger_first);
@@ -549,18 +569,11 @@ void hp_look_free(struct hp_look *look)
 {
 	free(look->domain);
 	free(look->made);
-	free(look->owner);
 	free(look->region);
 	*look = (struct hp_look){ 0 };
 }
 
 double hp_look_hit_rate(const struct hp_look_domain *d)
 {
-	/* Failed pins are among the misses, but not among the pins. */
-	const uint64_t failed = d->since.nobufs,
-		       misses = d->since.misses > failed ? d->since.misses - failed : 0;
-
-	if (!d->pins)
-		return -1;
-	return misses < d->pins ? (double)(d->pins - misses) / (double)d->pins : 0;
+	return d->pins ? (double)d->since.hits / (double)d->pins : -1;
 }

@@ -48,7 +48,7 @@ struct hp_look_domain {
 	bool shown; /* one of the HP_LOOK_SHOWN with most bytes pinned */
 	char backend[24];
 	struct hugepin_domain_stats stats, since; /* stats: now; since: growth since the last look */
-	uint64_t out, pins; /* of all regions of the domain */
+	uint64_t out, pins; /* pins out now, and pins made since the last look */
 	struct hp_look_region *region; /* largest first; only the first `details` have site and backing */
 	uint32_t regions;
 	bool lends; /* the domain has a lend */
@@ -67,8 +67,7 @@ struct hp_look {
 	bool partial; /* some tables could not be read completely */
 	unsigned domains, domains_more; /* more: open, but not read */
 	struct hp_look_domain *domain; /* in the order of their numbers */
-	/* By index of a region. made: pins ever made; owner: the number of the latest domain, or none. */
-	uint32_t used, *made, *owner;
+	uint32_t used, *made; /* by index of a region: pins ever made */
 	struct hp_look_region *region;
 };
 

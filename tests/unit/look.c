@@ -259,6 +259,71 @@ TEST(pins_of_all_threads_since_the_last_look_are_counted)
 	look_away();
 }
 
+/* Each pin of new memory ends the registration before it, and the other domain's next one gets its place. */
+TEST(pins_are_counted_in_their_domain_wherever_their_registration_was)
+{
+	hugepin_domain *d[2] = { open_as(HUGEPIN_POLICY_LRU, 4096), open_as(HUGEPIN_POLICY_LRU, 4096) };
+	char *p = map(MIB);
+
+	look();
+	for (size_t round = 0; round < 6; round++) {
+		for (size_t i = 0; i < 5; i++)
+			for (int k = 0; k < 2; k++)
+				touch(d[k], p + (round * 10 + i * 2 + (size_t)k) * 8192, 4096, k ? 3 : 40);
+		look();
+		for (unsigned k = 0; k < 2; k++) {
+			EXPECT_EQ(now.domain[k].pins, k ? 15 : 200);
+			EXPECT_EQ(now.domain[k].since.hits, k ? 10 : 195);
+			EXPECT_EQ(now.domain[k].regions, 1);
+			EXPECT_EQ(now.domain[k].region->pins, k ? 3 : 40); /* not those of its place */
+		}
+	}
+	for (int k = 0; k < 2; k++)
+		EXPECT_EQ(hugepin_domain_close(d[k]), 0);
+	munmap(p, MIB);
+	look_away();
+}
+
+static hugepin_domain *busy;
+static char *busy_at;
+static long act_at;
+
+static bool read_busy(void *unused, uint64_t addr, void *buf, size_t len)
+{
+	if (reads == act_at) {
+		touch(busy, busy_at, 4096, 1); /* ends the registration that has most hits */
+		touch(busy, busy_at + 8192, 4096, 4);
+	}
+	return read_self(unused, addr, buf, len);
+}
+
+TEST(hits_are_not_lost_between_a_registration_that_ends_and_its_domain)
+{
+	static const struct hp_source source = { read_busy, NULL };
+	struct hp_look a, b, c;
+	char *p = map(MIB);
+	bool acted = true;
+
+	busy = open_as(HUGEPIN_POLICY_LRU, 4096);
+	for (act_at = 0; acted; act_at++) {
+		busy_at = p + act_at % 8 * 16384;
+		touch(busy, p + MIB / 2, 4096, 1000);
+		EXPECT_EQ(hp_look(&self, PAGE, 1, DETAILS, NULL, &a), 0);
+		reads = 0;
+		EXPECT_EQ(hp_look(&source, PAGE, 2, DETAILS, &a, &b), 0);
+		acted = reads > act_at;
+		EXPECT(b.domain[0].pins == 5 || b.domain[0].pins == 0);
+		EXPECT_EQ(hp_look(&self, PAGE, 3, DETAILS, &b, &c), 0);
+		EXPECT_EQ(b.domain[0].pins + c.domain[0].pins, acted ? 5 : 0);
+		hp_look_free(&a);
+		hp_look_free(&b);
+		hp_look_free(&c);
+	}
+	EXPECT(act_at > 10);
+	EXPECT_EQ(hugepin_domain_close(busy), 0);
+	munmap(p, MIB);
+}
+
 TEST(a_domain_that_was_closed_and_opened_begins_anew)
 {
 	hugepin_domain *d = open_as(HUGEPIN_POLICY_LRU, 0);
