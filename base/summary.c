@@ -5,7 +5,8 @@
 #include "base/text.h"
 
 /* Below these limits, an observation says nothing about the program. */
-#define ELSEWHERE_MIN ((uint64_t)64 << 20) /* bytes; the program's code and libraries have some */
+#define ALL_MIN ((uint64_t)64 << 20) /* bytes of memory of any kind */
+#define ELSEWHERE_MIN ((uint64_t)32 << 20) /* bytes; the program's code and libraries have some */
 #define FORK_MIN ((uint64_t)64 << 20) /* bytes that a fork copies: some tens of milliseconds */
 enum {
 	MISSES_MIN = 100, /* pins that were not found: the first pin of a buffer always is one */
@@ -36,7 +37,7 @@ bool hp_run_matters(const struct hp_run *r)
 		return true;
 	if (r->child)
 		return large >= r->inherited_bytes + HP_LITTLE_BYTES;
-	return large >= HP_LITTLE_BYTES || all_bytes(r) >= ELSEWHERE_MIN;
+	return large >= HP_LITTLE_BYTES || all_bytes(r) >= ALL_MIN;
 }
 
 /* ------------------------------------------------------------------ advice */
@@ -58,10 +59,11 @@ static const char *say(struct hp_line *l, const char *code, const char *text, co
 static const char *advise_pool(struct hp_line *l, const char *code, const struct hp_run *r)
 {
 	const uint64_t ranks = HP_MAX(r->ranks, 1u), here = HP_MAX(r->local_ranks, 1u),
-		       missing = (r->base_bytes / ranks * here + HP_PAGE - 1) >> HP_PAGE_SHIFT,
+		       rest = r->thp_bytes + r->base_bytes, /* buffers take the pool first */
+		       missing = (rest / ranks * here + HP_PAGE - 1) >> HP_PAGE_SHIFT,
 		       most = r->ram_bytes ? r->ram_bytes / 4 * 3 >> HP_PAGE_SHIFT : UINT64_MAX,
 		       more = HP_MIN(missing, most > r->pool_pages ? most - r->pool_pages : 0),
-		       served = HP_MIN((more << HP_PAGE_SHIFT) / here * ranks, r->base_bytes);
+		       served = HP_MIN((more << HP_PAGE_SHIFT) / here * ranks, rest);
 
 	if (!more)
 		ADVISE(code, "the machine has no memory for a larger one");
@@ -69,7 +71,7 @@ static const char *advise_pool(struct hp_line *l, const char *code, const struct
 	HP_SAY(l, hp_page_is_pmd() ? "vm.nr_hugepages=#" : "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages=#",
 	       r->pool_pages + more);
 	HP_SAY(l, here > 1 ? " (for # ranks)" : "", here);
-	ADVISE(code, " would have served %", r->hugetlb_bytes + r->thp_bytes + served, hp_run_large_bytes(r));
+	ADVISE(code, " would have served %", r->hugetlb_bytes + served, hp_run_large_bytes(r));
 }
 
 /* The reason why pins did not find their memory registered. NULL: they did, or there is no pin cache. */
@@ -112,6 +114,11 @@ static const char *advise_elsewhere(struct hp_line *l, const struct hp_run *r)
 		       "% of the memory (@) is not malloc's; HUGEPIN_IMAGE=bss may help if it is static, "
 		       "a setting of the program's own if the program or its runtime maps it",
 		       other, all, other);
+	if (is_part(r->heap.image_bytes, all))
+		ADVISE("image",
+		       "HUGEPIN_IMAGE asked for THP for @ of the program's own image; large buffers have @, % of the "
+		       "memory",
+		       r->heap.image_bytes, hp_run_large_bytes(r), hp_run_large_bytes(r), all);
 	ADVISE("mostly-small", "large buffers have @, % of the memory: too little to gain from hugepages",
 	       hp_run_large_bytes(r), hp_run_large_bytes(r), all);
 }
@@ -137,8 +144,9 @@ static const char *advise_base(struct hp_line *l, const struct hp_run *r)
 	if (thp_off && !pool)
 		return "thp-off";
 	if (thp_off || (pool && r->heap.pool_short)) {
-		HP_SAY(l, thp_off ? ", and the hugetlb pool served % of the large buffers: " :
-				    "the hugetlb pool served % of the large buffers: ", r->hugetlb_bytes, large);
+		HP_SAY(l, thp_off ? ", and the hugetlb pool served % of the large buffers" :
+				    "the hugetlb pool served % of the large buffers", r->hugetlb_bytes, large);
+		HP_SAY(l, r->thp_bytes ? ", THP %: " : ": ", r->thp_bytes, large);
 		return advise_pool(l, thp_off ? "thp-off" : "pool-short", r);
 	}
 	ADVISE("thp-short",

@@ -156,8 +156,8 @@ TEST(ranks_are_added_up)
 			    "301 MiB to 301 MiB a rank; a fork copied 5 MiB\n"
 			    "hugepin[2 ranks] sort: small buffers: 200 MiB; memory that is not malloc's: 40 MiB\n"
 			    "hugepin[2 ranks] sort: THP is off for this process (transparent_hugepage/enabled, or "
-			    "PR_SET_THP_DISABLE), and the hugetlb pool served 0 % of the large buffers: vm.nr_hugepages=103 (for 2 "
-			    "ranks) would have served 100 %\n");
+			    "PR_SET_THP_DISABLE), and the hugetlb pool served 0 % of the large buffers, THP 65 %: "
+			    "vm.nr_hugepages=301 (for 2 ranks) would have served 100 %\n");
 	/* Sixteen more ranks like these on other machines need no larger pool on this one. */
 	for (int i = 0; i < 8; i++) {
 		hp_run_add(&sum, &b);
@@ -166,7 +166,7 @@ TEST(ranks_are_added_up)
 	EXPECT_EQ(sum.ranks, 18);
 	EXPECT_EQ(sum.fork_peak_bytes, 5 * MIB);
 	expect(sum, "thp-off");
-	EXPECT(strstr(text, "vm.nr_hugepages=103 (for 2 ranks) would have served 100 %"));
+	EXPECT(strstr(text, "vm.nr_hugepages=301 (for 2 ranks) would have served 100 %"));
 	a.small_bytes = HP_UNKNOWN;
 	hp_run_add(&sum, &a);
 	EXPECT_EQ(sum.small_bytes, HP_UNKNOWN);
@@ -231,11 +231,17 @@ TEST(memory_that_is_not_mallocs_may_be_static_or_mapped)
 		    "99 % of the memory (1.9 GiB) is not malloc's; HUGEPIN_IMAGE=bss may help if it is static, a setting of the "
 		    "program's own if the program or its runtime maps it");
 	r.heap.image_bytes = 1124 * MIB; /* what the option has done needs no advice to use it */
-	expect(r, "mostly-small");
+	expect_says(r, "image",
+		    "HUGEPIN_IMAGE asked for THP for 1 GiB of the program's own image; large buffers have 8 MiB, under 1 % of the "
+		    "memory");
+	r.heap.image_bytes = 100 * MIB; /* of two gigabytes */
+	expect(r, "not-malloc");
 	/* Code and libraries of a small program are no runtime's heap. */
 	r = (struct hp_run){ .small_bytes = 4 * MIB, .rss_peak_bytes = 70 * MIB };
 	expect(r, "not-malloc");
-	r.rss_peak_bytes = 60 * MIB;
+	r.rss_peak_bytes = 36 * MIB;
+	expect(r, "not-malloc");
+	r.rss_peak_bytes = 36 * MIB - 1;
 	expect(r, "mostly-small");
 	/* Hugepages of the pool are not part of RSS. */
 	r = run_of(2048, 0, 0);
@@ -288,6 +294,13 @@ TEST(a_pool_that_is_too_small_is_named_with_the_size_that_serves)
 	r.local_ranks = 4; /* the pool has to do for the neighbours of one rank as well */
 	expect(r, "pool-short");
 	EXPECT(strstr(text, "vm.nr_hugepages=518 (for 4 ranks) would have served 100 %"));
+	/* What lies in THP takes the pool first, if that is larger. */
+	r = run_of(0, 24, 6);
+	r.rss_peak_bytes = 30 * MIB;
+	r.small_bytes = 0;
+	r.heap.pool_short = 1;
+	expect_says(r, "pool-short",
+		    "the hugetlb pool served 0 % of the large buffers, THP 80 %: vm.nr_hugepages=15 would have served 100 %");
 	/* No larger pool than three quarters of the memory. */
 	r = run_of(0, 0, 1000);
 	r.pages = HP_PAGES_HUGETLB;
@@ -314,7 +327,7 @@ TEST(thp_that_is_off_or_was_not_given_is_named)
 	expect_says(r, "thp-off", "THP is off for this process (transparent_hugepage/enabled, or PR_SET_THP_DISABLE)");
 	r.pages = HP_PAGES_AUTO;
 	expect_says(r, "thp-off", "THP is off for this process (transparent_hugepage/enabled, or PR_SET_THP_DISABLE), and the hugetlb "
-				  "pool served 0 % of the large buffers: vm.nr_hugepages=75 would have served 100 %");
+				  "pool served 0 % of the large buffers, THP 50 %: vm.nr_hugepages=150 would have served 100 %");
 	r.base_bytes = 10 * MIB;
 	expect(r, "huge");
 }
