@@ -128,9 +128,12 @@ static int tell_ceilings(const struct hierarchy *h, const char *limit, const cha
 		count++;
 		hp_facts_add(limit, "%s, %s of it used, by %s", hp_text_bytes(ceiling, max), hp_text_bytes(used, now),
 			     path);
-		if (page_size && ceiling < used + page_size)
+		if (page_size && ceiling < used + page_size) {
+			char quoted[2 * PATH_MAX];
+			hp_line_quote(&(struct hp_line){ quoted, quoted + sizeof quoted }, path);
 			hp_facts_advise("hugepages are refused to this process", "echo %s > %s", h->v1 ? "-1" : "max",
-					path);
+					quoted);
+		}
 	}
 	return count;
 }

@@ -94,26 +94,6 @@ static int take_option(int letter, const char *argument)
 	return 0;
 }
 
-/* The command as a shell takes it, cut if it is long. */
-static char *command_text(char **argv, char *text, size_t size)
-{
-	size_t len = 0;
-
-	*text = '\0';
-	for (; *argv && len < size; argv++) {
-		const bool plain =
-			**argv && !(*argv)[strspn(*argv, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-							 "0123456789_-+=:,./@%")];
-		const char *const quote = plain ? "" : strchr(*argv, '\'') ? "\"" : "'";
-		len += (size_t)snprintf(text + len, size - len, "%s%s%s%s", len ? " " : "", quote, *argv, quote);
-	}
-	if (len >= size)
-		strcpy(text + size - 4, "...");
-	for (char *c = text; *c; c++)
-		*c = *c == '\n' ? ' ' : *c;
-	return hp_text_tame(text);
-}
-
 /* ------------------------------------------------------------------ what the program is given */
 
 /* Find out which of the alternatives that are wanted are here, and make their environments. -1: there is no memory. */
@@ -140,9 +120,9 @@ static int look_for_others(void)
 					.trial = check.trial[OTHER + check.others] };
 		snprintf(o->absent, sizeof o->absent, "%s", a.absent);
 		*environment = check.environment[WITHOUT];
+		struct hp_line how = { o->how, o->how + sizeof o->how };
 		for (int k = 0; k < HP_AGAINST_SET && a.set[k]; k++) {
-			const size_t len = strlen(o->how);
-			snprintf(o->how + len, sizeof o->how - len, "%s ", a.set[k]);
+			hp_line_text(&how, hp_line_quote(&how, a.set[k]) ? " " : "... ");
 			if (!(*environment = hp_environment_with(*environment, a.set[k])))
 				return -1;
 		}
@@ -629,21 +609,24 @@ static int refuse(const char *program, char *why, int status)
 /* Write the options that differ from the environment's values: "--pages=thp --fork=cow ". */
 static void options_text(char *const *before, char *text, size_t size)
 {
-	size_t len = 0;
+	struct hp_line l = { text, text + size };
 
 	*text = '\0';
-	for (int i = 0; i < hp_options_count && len < size; i++) {
+	for (int i = 0; i < hp_options_count; i++) {
 		const char *const now = getenv(hp_options[i].name);
-		char name[HP_OPTION_NAME_MAX];
-		if (now && (!before[i] || strcmp(now, before[i])))
-			len += (size_t)snprintf(text + len, size - len, "--%s=%s ",
-						hp_run_option_name(&hp_options[i], name), now);
+		char name[HP_OPTION_NAME_MAX], *option;
+		if (!now || (before[i] && !strcmp(now, before[i])) ||
+		    asprintf(&option, "--%s=%s", hp_run_option_name(&hp_options[i], name), now) < 0)
+			continue;
+		hp_line_text(&l, hp_line_quote(&l, option) ? " " : "... ");
+		free(option);
 	}
 }
 
 static int check_program(char **argv, const char *options, const char *note)
 {
-	char program[COMMAND_MAX], line[HP_SAY_MAX][HP_SAY_SIZE], against[64] = "";
+	char program[COMMAND_MAX] = "", line[HP_SAY_MAX][HP_SAY_SIZE], against[64] = "";
+	struct hp_line command = { program, program + sizeof program };
 	struct hp_measured m = { .without = check.trial[0],
 				 .with = check.trial[1],
 				 .other = check.other,
@@ -652,7 +635,7 @@ static int check_program(char **argv, const char *options, const char *note)
 				 .against = against,
 				 .note = note,
 				 .options = options,
-				 .program = command_text(argv, program, sizeof program),
+				 .program = program,
 				 .tail = check.tail };
 	const char *const pages = getenv("HUGEPIN_PAGES");
 	int err = -hp_trial_prepare();
@@ -662,6 +645,7 @@ static int check_program(char **argv, const char *options, const char *note)
 		snprintf(against + len, sizeof against - len, "%s%s%s", i ? "," : "--against=", check.other[i].name,
 			 i + 1 == check.others ? " " : "");
 	}
+	hp_line_command(&command, argv);
 	check.how.argv = argv;
 	check.start_ns = hp_trial_now_ns();
 	check.limit_ns = check.start_ns + (uint64_t)(option.limit_s * (double)SECOND);

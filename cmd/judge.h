@@ -134,7 +134,7 @@ const char *hp_answer_name(enum hp_answer a);
 const char *hp_fails_name(enum hp_fails f);
 
 #define HP_SAY_MAX (7 + HP_OTHERS_MAX)
-#define HP_SAY_SIZE 600
+#define HP_SAY_SIZE 1024
 /* Write lines for people. Returns their number. */
 unsigned hp_judge_say(const struct hp_measured *m, const struct hp_judgement *j, char line[HP_SAY_MAX][HP_SAY_SIZE]);
 

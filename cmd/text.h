@@ -4,6 +4,7 @@
 #ifndef HP_CMD_TEXT_H
 #define HP_CMD_TEXT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -29,6 +30,13 @@ char *hp_read_line(const char *path, char *line, size_t size);
 
 /* A number of bytes as text: hp_line_size() by itself. */
 char *hp_text_bytes(uint64_t bytes, char buf[HP_TEXT_MAX]);
+
+/* Append a word of a command so that a POSIX shell reads the same word: NAME='some value'. False, with nothing appended:
+ * there is no room, or the word has control characters, which have no place in a line. */
+bool hp_line_quote(struct hp_line *l, const char *word);
+
+/* Append words with blanks between them. Words from the first one on that cannot be shown are "..." together. */
+void hp_line_command(struct hp_line *l, char *const *words);
 
 /* An option's value as the user would write it in HUGEPIN_... The text is in buf, except a path. */
 const char *hp_text_option(const struct hp_option *o, int64_t value, char buf[HP_TEXT_MAX]);

@@ -105,6 +105,9 @@ script waits 'printf ... >>"$TICKS"'
 says 'a program that takes less time with it gains: status 0' 0 '^use hugepin: yes, it is [0-9.]* times as fast' \
 	"${ticks[@]}" -n 4 "$t/gains"
 says 'and is told how' 0 '^how: hugepin run --decay=5s -- ' "${ticks[@]}" -n 4 --decay=5s -- "$t/gains"
+# shellcheck disable=SC2016
+says 'in words that a shell reads as they were' 0 "^how: hugepin run --trace='a b' -- $t/gains 'it'\\\\''s \\\$\\(x\\)'\$" \
+	"${ticks[@]}" -n 4 --trace='a b' -- "$t/gains" 'it'"'"'s $(x)'
 says 'one that takes more does not: status 5' 5 '^use hugepin: no, it is [0-9.]* times as slow' "${ticks[@]}" -n 4 "$t/loses"
 
 # Beside what costs nothing.
