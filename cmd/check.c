@@ -25,6 +25,7 @@
 #include "base/base.h"
 #include "base/config.h"
 #include "base/smalls.h"
+#include "base/summary.h"
 #include "cmd/against.h"
 #include "cmd/environment.h"
 #include "cmd/judge.h"
@@ -326,7 +327,7 @@ static uint64_t number_of(const json_t *object, const char *key)
 static void read_statistics(struct hp_measured *m, uint64_t rss_bytes)
 {
 	DIR *const d = opendir(check.directory);
-	uint64_t most = 0;
+	uint64_t most = 0, told = 0;
 	struct dirent *e;
 
 	while (d && (e = readdir(d))) {
@@ -340,22 +341,24 @@ static void read_statistics(struct hp_measured *m, uint64_t rss_bytes)
 		const uint64_t hugetlb = number_of(peak, "hugetlb_bytes"), thp = number_of(peak, "thp_bytes"),
 			       large = hugetlb + thp + number_of(peak, "base_bytes"),
 			       malloced = large + number_of(all, "small_bytes");
+		const json_t *const heap = json_object_get(all, "heap");
+		const uint64_t peak_bytes = number_of(all, "rss_peak_bytes"), rss = peak_bytes ? peak_bytes : rss_bytes;
 
+		told = HP_MAX(told, rss + hugetlb + number_of(all, "fork_peak_bytes"));
 		if (peak && (!m->known || malloced > most)) {
 			most = malloced;
 			m->known = true;
 			m->large_bytes = large;
 			m->hugetlb_bytes = hugetlb;
 			m->thp_bytes = thp;
-			const uint64_t rss = number_of(all, "rss_peak_bytes");
-			m->rss_bytes = rss ? rss : rss_bytes;
+			m->image_bytes = number_of(heap, "image_bytes");
+			m->rss_bytes = rss;
 			const uint64_t whole = HP_MAX(m->rss_bytes + hugetlb, malloced);
 			m->other_bytes = whole - HP_MIN(whole, large);
 			snprintf(m->why, sizeof m->why, "%s", why ? why : "");
 			hp_text_tame(m->why);
 			m->sparse = verdict && !strcmp(verdict, "touched-little");
 		}
-		const json_t *const heap = json_object_get(all, "heap");
 		if (number_of(heap, "forks_copied") && hugetlb)
 			m->fork_s = HP_MAX(m->fork_s, (double)number_of(heap, "fork_longest_us") / 1e6);
 		json_decref(all);
@@ -364,6 +367,8 @@ static void read_statistics(struct hp_measured *m, uint64_t rss_bytes)
 	}
 	if (d)
 		closedir(d);
+	/* What others tell of themselves is no reason for what the largest does. */
+	m->known = m->known && (rss_bytes < HP_LITTLE_BYTES || rss_bytes / 2 <= told);
 }
 
 /* ------------------------------------------------------------------ the whole */
@@ -637,7 +642,7 @@ static int check_program(char **argv, const char *options, const char *note)
 				 .options = options,
 				 .program = program,
 				 .tail = check.tail };
-	const char *const pages = getenv("HUGEPIN_PAGES");
+	const char *const pages = getenv("HUGEPIN_PAGES"), *const small = getenv("HUGEPIN_SMALL");
 	int err = -hp_trial_prepare();
 
 	for (unsigned i = 0; i < check.others; i++) {
@@ -646,6 +651,7 @@ static int check_program(char **argv, const char *options, const char *note)
 			 i + 1 == check.others ? " " : "");
 	}
 	hp_line_command(&command, argv);
+	m.small = !small ? "jemalloc" : strcmp(small, "next") ? small : NULL;
 	check.how.argv = argv;
 	check.start_ns = hp_trial_now_ns();
 	check.limit_ns = check.start_ns + (uint64_t)(option.limit_s * (double)SECOND);

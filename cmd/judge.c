@@ -197,13 +197,37 @@ static bool large_count(const struct hp_measured *m)
 	return m->large_bytes >= HP_LITTLE_BYTES && m->large_bytes >= m->other_bytes / 9;
 }
 
-/* Whether the program has so little in large buffers that hugepages cannot matter. A hugepage saves up to 511 page
- * faults, so faults that stay tell the same where the heap told nothing: the program may have ended by _exit(2). */
+static uint64_t huge_bytes(const struct hp_measured *m)
+{
+	return m->hugetlb_bytes + m->thp_bytes;
+}
+
+/* Whether the program has so little in large buffers, or in hugepages, that these cannot matter. A hugepage saves up to
+ * 511 page faults, so faults that stay tell the same where the heap told nothing: the program may have ended by
+ * _exit(2). */
 static bool has_little(const struct hp_measured *m, uint64_t faults_without, uint64_t faults_with)
 {
 	if (faults_with < faults_without / 5 * 4)
 		return false;
-	return !m->known || !large_count(m);
+	return !m->known || !large_count(m) || huge_bytes(m) < m->large_bytes / 10;
+}
+
+static enum hp_why why_of(const struct hp_measured *m, enum hp_answer answer)
+{
+	const bool gains = answer <= HP_ANSWER_ENOUGH,
+		   helped = large_count(m) && huge_bytes(m) >= m->large_bytes / 10 * 9;
+
+	if (!m->known)
+		return hp_medians(m->with, m->rounds).rss_bytes < HP_LITTLE_BYTES ? HP_WHY_TINY : HP_WHY_NOT_TOLD;
+	if (m->sparse) /* what helps it is not hugepages */
+		return HP_WHY_HEAP;
+	if (helped && answer == HP_ANSWER_SAME)
+		return HP_WHY_CHEAP;
+	if (!gains && !helped && m->why[0])
+		return HP_WHY_HEAP;
+	if (gains && !large_count(m) && m->image_bytes >= HP_LITTLE_BYTES)
+		return HP_WHY_IMAGE;
+	return gains && !large_count(m) && m->small ? HP_WHY_SMALL : HP_WHY_LARGE;
 }
 
 /* The time decides. If it is the same, or tells less surely, the processor time does: other programs get what is
@@ -227,32 +251,51 @@ static const struct hp_comparison *decisive(const struct hp_times *t)
 	return t->by_cpu ? &t->cpu : &t->wall;
 }
 
-/* Compare what gains with each alternative, for which the burden of proof is hugepin's. Of several that are enough the
- * fastest is named, and one that is enough decides whatever the rounds tell of others. */
+/* The answer on what gains, beside one alternative. The burden of proof is hugepin's. */
+static enum hp_answer beside(const struct hp_measured *m, const struct hp_times *times, unsigned i, enum hp_sure *ret_sure)
+{
+	const struct hp_comparison *const c = decisive(times);
+
+	*ret_sure = c->sure;
+	if (!c->sure)
+		return HP_ANSWER_UNSURE;
+	if (c->better)
+		return c->better > 0 ? HP_ANSWER_YES : HP_ANSWER_ENOUGH;
+	const struct hp_times own = times_of(m->without, m->other[i].trial, m->rounds);
+	const struct hp_comparison *const gain = decisive(&own);
+	*ret_sure = HP_MIN(c->sure, gain->sure);
+	if (!gain->sure)
+		return HP_ANSWER_UNSURE;
+	return gain->better > 0 ? HP_ANSWER_ENOUGH : HP_ANSWER_SAME;
+}
+
+/* Compare what gains with each alternative. Of several that are enough the fastest is named, and one that is enough
+ * decides whatever the rounds tell of others. */
 static void judge_others(const struct hp_measured *m, struct hp_judgement *j)
 {
-	const enum hp_sure gains = j->sure;
+	static const int weight[] = {
+		[HP_ANSWER_YES] = 0, [HP_ANSWER_SAME] = 1, [HP_ANSWER_UNSURE] = 2, [HP_ANSWER_ENOUGH] = 3
+	};
+	const bool gains = j->answer == HP_ANSWER_YES;
+	const enum hp_sure gain = j->sure;
 	double least_s = HUGE_VAL;
 
 	for (unsigned i = 0; i < m->others; i++) {
+		enum hp_sure sure;
 		if (m->other[i].absent[0] || j->ends[i])
 			continue;
 		j->beside[i] = times_of(m->other[i].trial, m->with, m->rounds);
-		if (j->answer != HP_ANSWER_YES && j->decides < 0)
+		if (!gains)
 			continue;
-		const struct hp_comparison *const c = decisive(&j->beside[i]);
+		const enum hp_answer answer = beside(m, &j->beside[i], i, &sure);
 		const double wall_s = hp_medians(m->other[i].trial, m->rounds).wall_s;
-		if (c->sure && c->better <= 0 && wall_s < least_s) {
-			j->answer = HP_ANSWER_ENOUGH;
-			j->sure = HP_MIN(gains, c->sure);
+		if (weight[answer] > weight[j->answer] || (answer == HP_ANSWER_ENOUGH && wall_s < least_s)) {
+			j->answer = answer;
+			j->sure = HP_MIN(gain, sure);
 			j->decides = (int)i;
-			least_s = wall_s;
-		} else if (!c->sure && j->answer == HP_ANSWER_YES) {
-			j->answer = HP_ANSWER_UNSURE;
-			j->sure = HP_UNSURE;
-			j->decides = (int)i;
-		} else if (c->sure && j->answer == HP_ANSWER_YES) {
-			j->sure = HP_MIN(j->sure, c->sure);
+			least_s = answer == HP_ANSWER_ENOUGH ? wall_s : least_s;
+		} else if (j->answer == HP_ANSWER_YES) {
+			j->sure = HP_MIN(j->sure, sure);
 		}
 	}
 }
@@ -291,6 +334,7 @@ struct hp_judgement hp_judge(const struct hp_measured *m)
 		j.sure = HP_LIKELY;
 	}
 	judge_others(m, &j);
+	j.why = why_of(m, j.answer);
 	return j;
 }
 
@@ -414,7 +458,7 @@ static void add_times(struct sentence *s, const struct hp_measured *m, const str
 
 static void say_sure(struct sentence *s, const struct hp_measured *m, const struct hp_judgement *j)
 {
-	const bool beside = j->answer == HP_ANSWER_ENOUGH;
+	const bool beside = j->decides >= 0;
 	const struct hp_times *const t = beside ? &j->beside[j->decides] : &j->times;
 	const struct hp_comparison *const c = decisive(t);
 
@@ -483,25 +527,40 @@ static void say_why(struct sentence *s, const struct hp_measured *m, const struc
 	} else if (j->answer == HP_ANSWER_SLOWER && b.faults > a.faults && has_little(m, a.faults, b.faults)) {
 		add(s, "to load hugepin takes time of each start of a process; ");
 	}
-	const uint64_t huge = m->hugetlb_bytes + m->thp_bytes;
-	const bool helped = large_count(m) && huge >= m->large_bytes / 10 * 9;
-	if (m->known && helped && j->answer == HP_ANSWER_SAME) {
-		add(s, "its large buffers lay in hugepages, but page faults and TLB misses cost it little time; ");
-	} else if (m->known && m->sparse) { /* what helps it is not hugepages */
+	switch (j->why) {
+	case HP_WHY_NOT_TOLD:
+		add(s, "its largest process has not told where its memory lay: it does not load hugepin (static, "
+		       "set-user-ID), or ends by _exit; ");
+		break;
+	case HP_WHY_TINY:
+		add(s, "its largest process has ");
+		add_bytes(s, b.rss_bytes);
+		add(s, ", too little to gain from hugepages; ");
+		break;
+	case HP_WHY_HEAP:
 		add(s, "%s; ", m->why);
-	} else if (m->known && (helped || j->answer <= HP_ANSWER_ENOUGH || !m->why[0])) {
+		break;
+	case HP_WHY_CHEAP:
+		add(s, "its large buffers lay in hugepages, but page faults and TLB misses cost it little time; ");
+		break;
+	case HP_WHY_LARGE:
 		add_percent(s, m->large_bytes, m->large_bytes + m->other_bytes);
 		add(s, " of its memory is in large buffers");
 		if (m->large_bytes) {
 			add(s, ", of that ");
-			add_percent(s, huge, m->large_bytes);
+			add_percent(s, huge_bytes(m), m->large_bytes);
 			add(s, " lay in hugepages");
 		}
 		add(s, "; ");
-	} else if (m->known) {
-		add(s, "%s; ", m->why);
-	} else if (j->by_facts) {
-		add(s, "hugepin saves it no page faults, so its memory is hardly in large buffers of malloc's; ");
+		break;
+	case HP_WHY_IMAGE:
+		add(s, "HUGEPIN_IMAGE asked for THP for ");
+		add_bytes(s, m->image_bytes);
+		add(s, " of its own image; ");
+		break;
+	case HP_WHY_SMALL:
+		add(s, "few of its buffers are large, so it gains by %s, which serves the small ones; ", m->small);
+		break;
 	}
 	add(s, "page faults ");
 	add_count(s, a.faults);
@@ -572,6 +631,8 @@ static void say_how(struct sentence *s, const struct hp_measured *m, const struc
 		add(s, "; the pool gains: with --pages=thp it ");
 		add_ratio(s, t->ratio, j->thp_by_cpu);
 	}
+	if (j->why == HP_WHY_SMALL && !m->others)
+		add(s, "; another allocator may do: hugepin check --against=tunable,mimalloc compares");
 }
 
 static void say_failure(struct sentence *s, const struct hp_measured *m, const struct hp_judgement *j)
@@ -635,7 +696,8 @@ static void say_answer(struct sentence *s, const struct hp_measured *m, const st
 
 	add(s, "use hugepin: ");
 	if (j->answer == HP_ANSWER_ENOUGH) {
-		add(s, "no, %s is enough: ", other->called);
+		const bool faster = decisive(&j->beside[j->decides])->better < 0;
+		add(s, "no, %s is %s: ", other->called, faster ? "faster" : "enough");
 	} else if (j->answer == HP_ANSWER_UNSURE && m->rounds == 1) {
 		add(s, "cannot tell, there was time for one round: ");
 	} else if (j->answer == HP_ANSWER_UNSURE && other) {
@@ -645,6 +707,8 @@ static void say_answer(struct sentence *s, const struct hp_measured *m, const st
 	} else if (j->answer == HP_ANSWER_UNSURE) {
 		add(s, "cannot tell, rounds of the same program differ by %.0f %%, the medians by %.1f %%: ",
 		    t->wall.spread * 100, fabs(1 - 1 / t->wall.ratio) * 100);
+	} else if (j->answer == HP_ANSWER_SAME && other) {
+		add(s, "no, nothing helps: ");
 	} else if (j->answer == HP_ANSWER_SAME) {
 		add(s, "no, nothing to gain%s: ", t->by_cpu ? ", by processor time" : "");
 	} else {

@@ -69,12 +69,15 @@ struct hp_measured {
 	unsigned rounds;
 	const struct hp_other *other;
 	unsigned others;
-	/* Memory at the peak, by the kernel, of one process in one run. known: the heap told. */
+	/* Memory at the peak, by the kernel, of one process in one run. known: the heap told, and no process that is
+	 * much larger did not. */
 	bool known;
 	uint64_t large_bytes, hugetlb_bytes, thp_bytes, other_bytes; /* other: memory that is in no large buffer */
+	uint64_t image_bytes; /* of these, what HUGEPIN_IMAGE asked THP for */
 	uint64_t rss_bytes; /* without the pool's pages */
 	char why[256]; /* the heap's sentence for the largest process (base/summary.h); "" */
 	bool sparse; /* it says that the process touches little of its large buffers */
+	const char *small; /* the allocator that came with hugepin for small requests; NULL: none did */
 	double fork_s; /* the longest that a fork stopped a process with memory of the pool; 0: none did */
 	/* Rounds of HUGEPIN_PAGES=thp, and as many of the present choice, to compare them with. 0: not tried */
 	const struct hp_trial *thp, *chosen;
@@ -112,17 +115,30 @@ struct hp_times {
 	bool by_cpu; /* the processor time decides, since the time itself does not differ or does not tell */
 };
 
+/* What the difference comes from, or why there is none. */
+enum hp_why {
+	HP_WHY_NOT_TOLD, /* the heap told nothing of the largest process */
+	HP_WHY_TINY, /* and that process needed next to nothing */
+	HP_WHY_HEAP, /* the heap's sentence */
+	HP_WHY_CHEAP, /* large buffers lay in hugepages, to no avail */
+	HP_WHY_LARGE, /* large buffers, or what there is of them */
+	HP_WHY_IMAGE, /* HUGEPIN_IMAGE */
+	HP_WHY_SMALL, /* the allocator for small requests */
+};
+
 struct hp_judgement {
 	enum hp_answer answer;
 	enum hp_sure sure;
 	enum hp_fails fails;
 	int status; /* of the run that fails, as of waitpid(2) */
 	int other; /* of a run that ends in another way; HP_FAILS_BOTH: 0 */
+	enum hp_why why;
 	bool by_facts; /* no time decided, but the program has next to nothing that hugepages could serve */
 	struct hp_times times; /* of the runs without and with hugepin */
 	struct hp_times beside[HP_OTHERS_MAX]; /* of each alternative and hugepin */
 	int ends[HP_OTHERS_MAX]; /* how the program ends with it, if otherwise than without; else 0 */
-	int decides; /* the alternative that is enough, or, with HP_ANSWER_UNSURE, that may be; -1: none */
+	int decides; /* the alternative that is enough, that may be (HP_ANSWER_UNSURE), or that gains as little as
+		      * hugepin (HP_ANSWER_SAME); -1: none */
 	struct hp_comparison thp; /* of `chosen` with `thp`; all 0 if that was not tried */
 	bool thp_by_cpu;
 };

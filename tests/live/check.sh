@@ -235,6 +235,8 @@ says 'a status that changes by itself is told: status 6' 6 '^use hugepin: cannot
 
 gcc -static -o "$t/static" "$t/waves.c"
 says 'a static program: status 125' 125 "^use hugepin: no, $t/static is statically linked" "${check[@]}" "$t/static" 1 1
+says 'one that a script starts is why nothing is known: status 5 or 6' '[56]' '^why: its largest process has not told where its memory lay' \
+	"${check[@]}" -n 1 sh -c "$t/static 1 32; true"
 says 'also for scripts' 125 '"verdict": "refused"' "${check[@]}" --json "$t/static" 1 1
 cat >"$t/own.c" <<'END'
 #include <stddef.h>

@@ -4,44 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "cmd/judge.h"
 #include "tests/any.h"
-#include "tests/t.h"
-
-#define EXITED(n) ((n) << 8)
-
-static struct hp_trial without[HP_ROUNDS_MAX], with[HP_ROUNDS_MAX], pool[HP_ROUNDS_MAX], thp[HP_ROUNDS_MAX];
-static char line[HP_SAY_MAX][HP_SAY_SIZE];
-
-/* Runs of these times as medians, up to `noise` of them longer or shorter. */
-static void runs(struct hp_trial *t, double wall_s, double cpu_s, double noise)
-{
-	static const double shift[] = { 0, 1, -1, 0.5, -0.5 };
-
-	for (int i = 0; i < HP_ROUNDS_MAX; i++) {
-		const double much = 1 + noise * shift[i % 5];
-		t[i] = (struct hp_trial){ .wall_s = wall_s * much, .minor_faults = 1000, .rss_bytes = 300 << 20,
-					    .tlb_misses = HP_NOT_COUNTED, .ended = true };
-		t[i].user_s = cpu_s * much * 0.75;
-		t[i].system_s = cpu_s * much * 0.25;
-	}
-}
-
-static struct hp_measured measured(unsigned rounds)
-{
-	return (struct hp_measured){ .without = without, .with = with, .rounds = rounds, .chosen = pool, .thp = thp,
-				     .limit_s = 60, .against = "", .options = "", .program = "prog", .note = "", .tail = "" };
-}
-
-static unsigned say(const struct hp_measured *m)
-{
-	const struct hp_judgement j = hp_judge(m);
-
-	return hp_judge_say(m, &j, line);
-}
-
-#define SAYS(at, text) EXPECT(strstr(line[at], (text)) || (t_print("# %s\n", line[at]), false))
-#define EXPECT_STR(at, text) EXPECT(!strcmp((at), (text)) || (t_print("# %s\n", (at)), false))
+#include "tests/unit/judge.h"
 
 /* ------------------------------------------------------------------ comparing */
 
@@ -300,7 +264,87 @@ TEST(what_has_nothing_in_large_buffers_gains_nothing_even_if_the_times_do_not_te
 	m.known = false;
 	EXPECT_EQ(hp_judge(&m).answer, HP_ANSWER_SAME);
 	say(&m);
-	SAYS(2, "why: hugepin saves it no page faults, so its memory is hardly in large buffers of malloc's; page");
+	SAYS(2, "why: its largest process has not told where its memory lay: it does not load hugepin (static, set-user-ID), "
+		"or ends by _exit; page faults");
+}
+
+/* What is known of the memory decides which reason is named, and the verdict where the times (of 1 s, with it) do not tell. */
+TEST(the_reason_is_what_the_program_has)
+{
+	enum { NOISE = 0, GAIN = 2, SAME = 1, LOSS = -2 };
+	static const struct {
+		int times; /* NOISE; or so many seconds without it */
+		bool saves, known, sparse, silent, next; /* saves: faults; silent: no sentence of the heap's */
+		uint64_t large, huge, other, image, rss; /* MiB */
+		enum hp_answer answer;
+		enum hp_why why;
+	} cases[] = {
+		{ GAIN, .saves = true, .known = true, .large = 90, .huge = 89, .other = 10, .answer = HP_ANSWER_YES, .why = HP_WHY_LARGE },
+		{ SAME, .saves = true, .known = true, .large = 90, .huge = 89, .other = 10, .answer = HP_ANSWER_SAME, .why = HP_WHY_CHEAP },
+		{ NOISE, .saves = true, .known = true, .large = 90, .huge = 89, .other = 10, .answer = HP_ANSWER_UNSURE, .why = HP_WHY_LARGE },
+		{ NOISE, .known = true, .large = 90, .huge = 9, .other = 10, .answer = HP_ANSWER_UNSURE, .why = HP_WHY_HEAP },
+		{ NOISE, .known = true, .large = 90, .huge = 0, .other = 10, .answer = HP_ANSWER_SAME, .why = HP_WHY_HEAP },
+		{ NOISE, .saves = true, .known = true, .large = 90, .other = 10, .answer = HP_ANSWER_UNSURE, .why = HP_WHY_HEAP },
+		{ SAME, .known = true, .large = 1, .huge = 1, .other = 60, .answer = HP_ANSWER_SAME, .why = HP_WHY_HEAP },
+		{ SAME, .known = true, .silent = true, .large = 1, .huge = 1, .other = 60, .answer = HP_ANSWER_SAME, .why = HP_WHY_LARGE },
+		/* The image, and small buffers, are reasons for a gain alone. */
+		{ GAIN, .saves = true, .known = true, .other = 130, .image = 128, .answer = HP_ANSWER_YES, .why = HP_WHY_IMAGE },
+		{ SAME, .saves = true, .known = true, .other = 130, .image = 128, .answer = HP_ANSWER_SAME, .why = HP_WHY_HEAP },
+		{ GAIN, .saves = true, .known = true, .large = 90, .huge = 90, .other = 130, .image = 128, .answer = HP_ANSWER_YES,
+		  .why = HP_WHY_LARGE },
+		{ GAIN, .known = true, .other = 60, .answer = HP_ANSWER_YES, .why = HP_WHY_SMALL },
+		{ GAIN, .known = true, .next = true, .other = 60, .answer = HP_ANSWER_YES, .why = HP_WHY_LARGE },
+		{ LOSS, .known = true, .other = 60, .answer = HP_ANSWER_SLOWER, .why = HP_WHY_HEAP },
+		{ GAIN, .known = true, .sparse = true, .large = 90, .huge = 89, .answer = HP_ANSWER_YES, .why = HP_WHY_HEAP },
+		/* What other processes tell does not count. */
+		{ NOISE, .rss = 300, .other = 60, .answer = HP_ANSWER_SAME, .why = HP_WHY_NOT_TOLD },
+		{ NOISE, .rss = 7, .other = 60, .answer = HP_ANSWER_SAME, .why = HP_WHY_TINY },
+		{ NOISE, .rss = 300, .saves = true, .answer = HP_ANSWER_UNSURE, .why = HP_WHY_NOT_TOLD },
+	};
+
+	for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+		struct hp_measured m = measured(5);
+		const double wall_s = cases[k].times == LOSS ? 0.5 : cases[k].times == NOISE ? 1.04 : cases[k].times;
+
+		runs(without, wall_s, wall_s, cases[k].times ? 0.001 : 0.5);
+		runs(with, 1, 1, cases[k].times ? 0.001 : 0.5);
+		for (int i = 0; i < 5; i++) {
+			with[i].rss_bytes = cases[k].rss << 20;
+			with[i].minor_faults = cases[k].saves ? 500 : 1000;
+		}
+		m.known = cases[k].known;
+		m.sparse = cases[k].sparse;
+		m.small = cases[k].next ? NULL : "jemalloc";
+		m.large_bytes = cases[k].large << 20;
+		m.thp_bytes = cases[k].huge << 20;
+		m.other_bytes = cases[k].other << 20;
+		m.image_bytes = cases[k].image << 20;
+		strcpy(m.why, cases[k].silent ? "" : "so it is");
+		const struct hp_judgement j = hp_judge(&m);
+		if (!EXPECT_EQ(j.answer, cases[k].answer) || !EXPECT_EQ(j.why, cases[k].why))
+			t_print("# case %zu\n", k);
+	}
+}
+
+TEST(a_gain_by_other_means_is_called_that)
+{
+	runs(without, 2, 2, 0.01);
+	runs(with, 1, 1, 0.01);
+	struct hp_measured m = measured(5);
+	m.known = true;
+	m.other_bytes = 60 << 20;
+	m.small = "jemalloc";
+	say(&m);
+	SAYS(2, "why: few of its buffers are large, so it gains by jemalloc, which serves the small ones; page faults");
+	EXPECT_STR(line[4], "how: hugepin run -- prog; another allocator may do: hugepin check --against=tunable,mimalloc compares");
+	m.image_bytes = 128 << 20;
+	say(&m);
+	SAYS(2, "why: HUGEPIN_IMAGE asked for THP for 128 MiB of its own image; page faults");
+	m.known = false;
+	for (int i = 0; i < 5; i++)
+		with[i].rss_bytes = 7 << 20;
+	say(&m);
+	SAYS(2, "why: its largest process has 7 MiB, too little to gain from hugepages; page faults");
 }
 
 TEST(one_round_tells_its_times_only)
@@ -517,127 +561,6 @@ TEST(memory_and_pool_are_of_one_run)
 	m.hugetlb_bytes = m.large_bytes = 280 << 20;
 	say(&m);
 	SAYS(3, "cost: memory of its largest process 300 MiB -> 20 MiB, and 280 MiB of the pool; ");
-}
-
-/* ------------------------------------------------------------------ beside what costs nothing */
-
-static struct hp_trial trial[HP_OTHERS_MAX][HP_ROUNDS_MAX];
-static struct hp_other other[HP_OTHERS_MAX];
-
-/* Measured beside so many alternatives, all as fast as without hugepin. */
-static struct hp_measured beside(unsigned others)
-{
-	static const char *const names[] = { "tunable", "thp", "mimalloc" };
-	static const char *const called[] = { "glibc's tunable", "THP for all memory", "mimalloc" };
-	struct hp_measured m = measured(8);
-
-	runs(without, 2, 2, 0.01);
-	runs(with, 1, 1, 0.01);
-	for (unsigned i = 0; i < others; i++) {
-		other[i] = (struct hp_other){ .name = names[i], .called = called[i], .how = "A=1 B=2 ", .trial = trial[i] };
-		runs(trial[i], 2, 2, 0.01);
-	}
-	m.against = "--against=tunable ";
-	m.other = other;
-	m.others = others;
-	return m;
-}
-
-TEST(what_gains_beside_the_alternatives_is_a_yes)
-{
-	const struct hp_measured m = beside(3);
-	const struct hp_judgement j = hp_judge(&m);
-
-	strcpy(other[1].absent, "only the machine can have them");
-	EXPECT_EQ(j.answer, HP_ANSWER_YES);
-	EXPECT_EQ(j.sure, HP_SURE);
-	EXPECT_EQ(j.decides, -1);
-	EXPECT_EQ(say(&m), 8);
-	SAYS(0, "use hugepin: yes, it is 2.00 times as fast: 2.000 s without, 1.000 s with (medians");
-	SAYS(4, "beside glibc's tunable: 2.000 s, 300 MiB; with hugepin it is 2.00 times as fast, sure: 1.9");
-	EXPECT_STR(line[5], "beside THP for all memory: not measured, only the machine can have them");
-	EXPECT_STR(line[7], "how: hugepin run -- prog");
-}
-
-TEST(what_costs_nothing_and_does_as_much_is_enough)
-{
-	struct hp_measured m = beside(2);
-
-	runs(trial[0], 1.01, 1.01, 0.001);
-	runs(with, 1, 1, 0.001);
-	struct hp_judgement j = hp_judge(&m);
-	EXPECT_EQ(j.answer, HP_ANSWER_ENOUGH);
-	EXPECT_EQ(j.sure, HP_SURE);
-	EXPECT_EQ(j.decides, 0);
-	EXPECT(!strcmp(hp_answer_name(j.answer), "enough"));
-	EXPECT_EQ(say(&m), 7);
-	SAYS(0, "use hugepin: no, glibc's tunable is enough: 2.000 s without, 1.010 s with glibc's tunable, 1.000 s with hugepin (med");
-	SAYS(1, "how sure: sure; between 1.0");
-	SAYS(1, " times as fast as by glibc's tunable, with 98 % confidence");
-	SAYS(4, "beside glibc's tunable: 1.010 s, 300 MiB; with hugepin it takes 1 % less time, sure: 1.0");
-	EXPECT_STR(line[6], "how: A=1 B=2 prog");
-	/* The fastest of several is named, */
-	runs(trial[1], 0.5, 0.5, 0.001);
-	EXPECT_EQ(hp_judge(&m).decides, 1);
-	runs(trial[0], 0.4, 0.4, 0.001);
-	EXPECT_EQ(hp_judge(&m).decides, 0);
-	runs(trial[0], 1.01, 1.01, 0.001);
-	/* and what is not sure of another one does not count. */
-	runs(trial[1], 1.02, 1.02, 0.5);
-	EXPECT_EQ(hp_judge(&m).answer, HP_ANSWER_ENOUGH);
-	EXPECT_EQ(hp_judge(&m).decides, 0);
-	/* A program that fails with it has no use for it. */
-	trial[0][3].status = 6;
-	m.others = 1;
-	j = hp_judge(&m);
-	EXPECT_EQ(j.answer, HP_ANSWER_YES);
-	EXPECT_EQ(say(&m), 6);
-	SAYS(4, "beside glibc's tunable: the program fails with it: killed by signal 6 (");
-}
-
-/* Of seven rounds one that is as long as those with hugepin leaves the 98 % open, but not the 90 %. */
-TEST(a_verdict_is_as_sure_as_the_less_sure_of_its_comparisons)
-{
-	for (int gains = 0; gains < 2; gains++) {
-		struct hp_measured m = beside(1);
-		m.rounds = 7;
-		runs(without, 2, 2, 0);
-		runs(with, 1, 1, 0);
-		runs(trial[0], gains ? 2 : 1, gains ? 2 : 1, 0);
-		EXPECT_EQ(hp_judge(&m).answer, gains ? HP_ANSWER_YES : HP_ANSWER_ENOUGH);
-		EXPECT_EQ(hp_judge(&m).sure, HP_SURE);
-		(gains ? trial[0] : without)[3] = with[3];
-		EXPECT_EQ(hp_judge(&m).answer, gains ? HP_ANSWER_YES : HP_ANSWER_ENOUGH);
-		EXPECT_EQ(hp_judge(&m).sure, HP_LIKELY);
-	}
-}
-
-TEST(what_may_be_enough_leaves_the_verdict_open)
-{
-	struct hp_measured m = beside(1);
-
-	runs(trial[0], 1.1, 1.1, 0.5);
-	runs(with, 1, 1, 0.01);
-	const struct hp_judgement j = hp_judge(&m);
-	EXPECT_EQ(j.answer, HP_ANSWER_UNSURE);
-	EXPECT_EQ(j.sure, HP_UNSURE);
-	EXPECT_EQ(say(&m), 5);
-	SAYS(0, "use hugepin: cannot tell, it is 2.00 times as fast, but rounds do not tell whether glibc's tunable is enough: 2.0");
-	SAYS(3, "beside glibc's tunable: ");
-	SAYS(3, ", unsure: 0.");
-	EXPECT_STR(line[4], "how: hugepin check -n 37 -t 300 --against=tunable -- prog, when the machine does nothing else");
-}
-
-TEST(what_gains_nothing_does_not_gain_beside_others_either)
-{
-	struct hp_measured m = beside(1);
-
-	runs(without, 1, 1, 0.001);
-	runs(with, 1, 1, 0.001);
-	EXPECT_EQ(hp_judge(&m).answer, HP_ANSWER_SAME);
-	EXPECT_EQ(hp_judge(&m).decides, -1);
-	EXPECT_EQ(say(&m), 5);
-	SAYS(4, "beside glibc's tunable: 2.000 s, ");
 }
 
 /* ------------------------------------------------------------------ which pages */
