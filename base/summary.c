@@ -165,7 +165,7 @@ const char *hp_run_advice(struct hp_line *l, const struct hp_run *r)
 	/* A program may once ask for more than there is. But if most large requests fail, the heap has no room. */
 	if (r->heap.nomem > r->heap.placed)
 		ADVISE("no-room",
-		       "# large requests found no room in the heap, and # found some: a limit of addresses or data "
+		       "large requests that found no room in the heap: #, that found some: #: a limit of addresses or data "
 		       "(`ulimit -v`, `ulimit -d`) may be too low",
 		       r->heap.nomem, r->heap.placed);
 	if (!large && r->small_bytes == HP_UNKNOWN)

@@ -178,5 +178,5 @@ void hp_cgroup_facts(const long *page_sizes, int count)
 		}
 	}
 	if (!found)
-		hp_facts_text("  %-21s %s\n", "memory, hugetlb", "no ceiling");
+		hp_facts_add("memory, hugetlb", "no ceiling");
 }

@@ -150,7 +150,7 @@ static void tell_rdma(void)
 	}
 	free(list);
 	if (!shown)
-		hp_facts_text("  %-21s %s\n", "verbs", "no device");
+		hp_facts_add("verbs", "no device");
 }
 
 void hp_devices_facts(void)

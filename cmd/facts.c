@@ -41,7 +41,7 @@ void hp_facts_add(const char *name, const char *format, ...)
 {
 	va_list args;
 
-	fprintf(facts.text, "  %-21s ", name);
+	fprintf(facts.text, "  %-26s ", name);
 	va_start(args, format);
 	vfprintf(facts.text, format, args);
 	va_end(args);

@@ -85,11 +85,11 @@ static bool tell_pools(const long *sizes, int count)
 	char name[HP_TEXT_MAX];
 	bool known = false, has = false;
 
-	hp_facts_section("Hugetlb pools, in pages     total       free   reserved    surplus overcommit");
+	hp_facts_section("Hugetlb pools, in pages          total       free   reserved    surplus overcommit");
 	for (int i = 0; i < count; i++) {
 		const struct hp_pool p = hp_machine_pool(HP_POOLS_DIR, sizes[i]);
 		const bool def = sizes[i] == gethugepagesize();
-		hp_facts_text("  %-8s%-12s %10" PRIu64 " %10" PRIu64 " %10" PRIu64 " %10" PRIu64 " %10" PRIu64 "\n",
+		hp_facts_text("  %-8s%-17s %10" PRIu64 " %10" PRIu64 " %10" PRIu64 " %10" PRIu64 " %10" PRIu64 "\n",
 			      hp_text_bytes((uint64_t)sizes[i], name), def ? "(default)" : "", p.total, p.free,
 			      p.reserved, p.surplus, p.overcommit);
 		if (sizes[i] == (long)HP_PAGE) {
@@ -315,8 +315,10 @@ int hp_info_main(int argc, char **argv)
 	const int c = getopt_long(argc, argv, "", longs, NULL);
 	long sizes[SIZES_MAX];
 
-	if (c != -1 || optind < argc)
+	if (c != -1)
 		return hp_usage(argv[0], c == 'h');
+	if (optind < argc)
+		return hp_usage_wrong(argv[0], "no arguments");
 	const int found = gethugepagesizes(sizes, SIZES_MAX), count = found < 0 ? 0 : found;
 	hp_config_load(); /* prints a line on stderr for each value that it does not understand */
 	const bool pool = tell_pools(sizes, count);

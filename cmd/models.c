@@ -105,7 +105,7 @@ static void show_kept(const char *kind, int (*show)(const char *path), const cha
 	if (d)
 		closedir(d);
 	if (!shown)
-		hp_facts_text("  %-21s nothing yet; with a %s: hugepin calibrate\n", "measured", which);
+		hp_facts_add("measured", "nothing yet; with a %s: hugepin calibrate", which);
 }
 
 void hp_models_facts(void)
@@ -222,8 +222,10 @@ int hp_calibrate_main(int argc, char **argv)
 	int n = 0, found = 0, failed = 0;
 	char why[PATH_MAX + 256];
 
-	if (c != -1 || argc > optind + 1)
+	if (c != -1)
 		return hp_usage(argv[0], c == 'h');
+	if (argc > optind + 1)
+		return hp_usage_wrong(argv[0], "one device, or none for all");
 	const char *const wanted = argv[optind];
 	if (load_verbs(why, sizeof why)) {
 		fprintf(stderr, "hugepin calibrate: %s\n", why);

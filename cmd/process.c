@@ -54,6 +54,8 @@ static void read_command(struct hp_process *p)
 		if (!p->command[i])
 			p->command[i] = ' ';
 	make_printable(p->command);
+	for (size_t len = strlen(p->command); len && p->command[len - 1] == ' '; len--) /* of a title in its place */
+		p->command[len - 1] = '\0';
 }
 
 /* Write the reason why the process's memory may not be read. The user is taken from the file `status`: the files in

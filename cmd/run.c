@@ -59,6 +59,22 @@ void hp_run_print_options(void)
 	}
 }
 
+/* Whether the machine has what is asked for by number, as far as the kernel tells. */
+static bool has_numbered(const struct hp_option *o, int64_t number)
+{
+	static const char *const paths[][2] = { { "HUGEPIN_NUMA", "/sys/devices/system/node/node" },
+						{ "HUGEPIN_HELPER_CPU", "/sys/devices/system/cpu/cpu" } };
+	char path[64];
+
+	for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+		if (number < 0 || strcmp(o->name, paths[i][0]))
+			continue;
+		snprintf(path, sizeof path, "%s%" PRId64, paths[i][1], number);
+		return !access(path, F_OK) || errno != ENOENT;
+	}
+	return true;
+}
+
 int hp_run_take_options(int argc, char **argv, const struct hp_run_more *more)
 {
 	const int ours = hp_options_count, theirs = more ? more->count : 0;
@@ -100,6 +116,11 @@ int hp_run_take_options(int argc, char **argv, const struct hp_run_more *more)
 		if (hp_option_parse(o, text, &value)) {
 			fprintf(stderr, "%s: --%s=%s is not understood: it takes %s\n", argv[0], names[i - FIRST], text,
 				hp_option_accepts(o, accepts, sizeof accepts));
+			goto out;
+		}
+		if (!has_numbered(o, value)) {
+			fprintf(stderr, "%s: --%s=%s: this machine has none of that number\n", argv[0], names[i - FIRST],
+				text);
 			goto out;
 		}
 		if (setenv(o->name, text, 1)) {

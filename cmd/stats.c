@@ -73,8 +73,10 @@ int hp_stats_main(int argc, char **argv)
 {
 	int status = 0;
 
+	if (argc == 2 && !strcmp(argv[1], "--help"))
+		return hp_usage(argv[0], true);
 	if (argc < 2 || argv[1][0] == '-')
-		return hp_usage(argv[0], argc > 1 && !strcmp(argv[1], "--help"));
+		return hp_usage_wrong(argv[0], "names of files, and no options");
 	for (int i = 1; i < argc; i++) {
 		FILE *const f = fopen(argv[i], "re");
 		json_t *const all = f ? hp_stats_read(f) : NULL;

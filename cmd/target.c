@@ -51,7 +51,13 @@ static int read_image(const char *path, struct image *image)
 	return 0;
 }
 
-/* Find name as execvp() does. 0, or the exit status of a shell. */
+static bool is_file(const struct stat *st)
+{
+	errno = S_ISDIR(st->st_mode) ? EISDIR : EACCES;
+	return S_ISREG(st->st_mode);
+}
+
+/* Find name as execvp() does. 0, or the exit status of a shell, with the reason in errno. */
 static int find_program(const char *name, char path[PATH_MAX])
 {
 	const char *dirs = getenv("PATH");
@@ -62,7 +68,7 @@ static int find_program(const char *name, char path[PATH_MAX])
 		snprintf(path, PATH_MAX, "%s", name);
 		if (stat(path, &st))
 			return errno == ENOENT || errno == ENOTDIR ? HP_EXIT_NOT_FOUND : HP_EXIT_CANNOT_EXEC;
-		return S_ISREG(st.st_mode) && !access(path, X_OK) ? 0 : HP_EXIT_CANNOT_EXEC;
+		return is_file(&st) && !access(path, X_OK) ? 0 : HP_EXIT_CANNOT_EXEC;
 	}
 	if (!dirs)
 		dirs = "/bin:/usr/bin";
@@ -77,6 +83,7 @@ static int find_program(const char *name, char path[PATH_MAX])
 			return 0;
 		status = HP_EXIT_CANNOT_EXEC;
 	}
+	errno = status == HP_EXIT_NOT_FOUND ? ENOENT : EACCES;
 	return status;
 }
 
@@ -163,7 +170,10 @@ struct hp_target hp_target_check(const char *name)
 
 	t.status = find_program(name, path);
 	if (t.status) {
-		say(&t, t.status, "%s: %s", name, t.status == HP_EXIT_NOT_FOUND ? "not found" : "cannot be executed");
+		if (t.status == HP_EXIT_NOT_FOUND)
+			say(&t, t.status, "%s: not found", *name ? name : "''");
+		else
+			say(&t, t.status, "%s: cannot be executed: %s", name, strerror(errno));
 		return t;
 	}
 	for (int depth = 0; depth < SCRIPT_DEPTH_MAX && !read_image(path, &image); depth++) {
@@ -178,7 +188,8 @@ struct hp_target hp_target_check(const char *name)
 				 image.argument[0] != '-' && !strchr(image.argument, '=');
 		const char *next = env ? image.argument : image.interpreter;
 		if (find_program(next, path)) {
-			say(&t, HP_EXIT_CANNOT_EXEC, "%s: its interpreter %s cannot be executed", name, next);
+			say(&t, HP_EXIT_CANNOT_EXEC, "%s: its interpreter %s cannot be executed: %s", name, next,
+			    strerror(errno));
 			return t;
 		}
 	}

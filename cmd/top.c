@@ -231,7 +231,7 @@ static int parse_arguments(int argc, char **argv, pid_t *ret_pid)
 			return hp_usage(argv[0], false);
 		}
 	if (argc - optind != 1)
-		return hp_usage(argv[0], false);
+		return hp_usage_wrong(argv[0], "the number of one process");
 	errno = 0;
 	pid = strtol(argv[optind], &end, 10);
 	if (*end || end == argv[optind] || errno || pid <= 0 || pid > INT32_MAX) {

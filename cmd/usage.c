@@ -20,3 +20,9 @@ int hp_usage(const char *title, bool wanted)
 			fprintf(wanted ? stdout : stderr, "usage: %s %s\n", title, usages[i].arguments);
 	return wanted ? 0 : HP_EXIT_USAGE;
 }
+
+int hp_usage_wrong(const char *title, const char *takes)
+{
+	fprintf(stderr, "%s: it takes %s\n", title, takes);
+	return hp_usage(title, false);
+}

@@ -42,4 +42,7 @@ HP_COMMANDS(HP_COMMAND_MAIN)
  * command line is wrong. Returns the exit status. */
 int hp_usage(const char *title, bool wanted);
 
+/* The same on stderr, behind what the sub-command takes instead of these arguments. */
+int hp_usage_wrong(const char *title, const char *takes);
+
 #endif

@@ -129,12 +129,17 @@ END
 
 refuses 'a program that is not there' 127 'no-such-program: not found' no-such-program
 refuses 'a path that is not there' 127 'not found' "$t/no/such"
-refuses 'an empty name' 127 'not found' ''
+refuses 'an empty name' 127 "run: '': not found" ''
+refuses 'a NUMA node that is not there' 2 '--numa=1023: this machine has none of that number$' --numa=1023 true
+refuses 'a processor that is not there' 2 '--helper-cpu=4095: this machine has none of that number$' --helper-cpu=4095 true
+check 'info takes no arguments' 2 'hugepin info: it takes no arguments$' "$hugepin" info x
+check 'top takes one process' 2 'hugepin top: it takes the number of one process$' "$hugepin" top 1 2
+check 'stats takes no options' 2 'hugepin stats: it takes names of files, and no options$' "$hugepin" stats --json x
 echo : >"$t/plain"
-refuses 'a file that may not be executed' 126 'cannot be executed' "$t/plain"
+refuses 'a file that may not be executed' 126 'cannot be executed: Permission denied$' "$t/plain"
 check 'a file in PATH that may not be executed' 126 'plain: cannot be executed' \
 	env PATH="$t:$PATH" "$hugepin" run plain
-refuses 'a directory' 126 'cannot be executed' "$t"
+refuses 'a directory' 126 'cannot be executed: Is a directory$' "$t"
 check 'goes on along PATH behind a file that may not be executed' 0 "$loaded" \
 	env PATH="$t/no:$t/dir:$PATH" bash -c "mkdir '$t/dir'; : >'$t/dir/cat'; '$hugepin' run cat /proc/self/maps"
 

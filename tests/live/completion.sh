@@ -57,6 +57,14 @@ offers 'nothing for what can be no option' '' run --x/e = a
 # shellcheck disable=SC2016 # of another shell
 works 'without a word' bash -c '. "$1"; COMP_WORDS=("$2" run --x/e=a) COMP_CWORD=2; [ -z "$(_hugepin 2>&1)" ]' . \
 	"$OLDPWD/packaging/completions/hugepin" "$hugepin"
+# shellcheck disable=SC2317 # called by the completion
+compopt() { [ "$*" != '-o filenames' ] || as_file=yes; }
+as_files() { as_file=no; completed "${@:2}"; [ "$as_file" = "$1" ]; }
+works 'a path is completed as one' as_files yes run --trace = on
+works 'so is a trace' as_files yes plot on
+works 'but not a word, which may be the name of a directory' as_files no run --pages = base
+works 'nor a process' as_files no top ''
+unset -f compopt
 offers 'programs' 'basename' run basenam
 offers 'programs behind options' 'basename' run --pages = thp --stats --reserve 3 -- basenam
 offers 'programs behind a flag' 'basename' run --stats basenam

@@ -384,7 +384,7 @@ TEST(a_heap_without_room_is_not_taken_for_a_program_without_large_buffers)
 	struct hp_run r = run_of(0, 0, 0);
 
 	r.heap.nomem = 3;
-	expect_says(r, "no-room", "3 large requests found no room in the heap, and 0 found some: a limit of addresses or data "
+	expect_says(r, "no-room", "large requests that found no room in the heap: 3, that found some: 0: a limit of addresses or data "
 				  "(`ulimit -v`, `ulimit -d`) may be too low");
 	/* A program that asked for too much once is judged by the rest. */
 	r.heap.placed = 3;
