@@ -1,11 +1,15 @@
 //! Where libhugepin is: in HUGEPIN_X_LIB_DIR, or where pkg-config says.
-use std::{env, process};
+use std::{env, path::Path, process};
 
 fn main() {
     for name in ["HUGEPIN_X_LIB_DIR", "PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
     let flags = match env::var("HUGEPIN_X_LIB_DIR") {
+        Ok(dir) if !["so", "a"].iter().any(|end| Path::new(&dir).join(format!("libhugepin.{end}")).exists()) => {
+            eprintln!("no libhugepin in {dir}, which HUGEPIN_X_LIB_DIR names");
+            process::exit(1);
+        }
         Ok(dir) => format!("-L{dir} -lhugepin -Wl,-rpath,{dir}"),
         Err(_) => ask_pkg_config().unwrap_or_else(|why| {
             eprintln!("no libhugepin: install libhugepin-dev, or name its directory in HUGEPIN_X_LIB_DIR\n{why}");

@@ -54,7 +54,8 @@ errors! {
 
 impl error::Error for Error {}
 
-/// Memory could not be pinned. `?` makes an [`Error`] of it, or an [`io::Error`].
+/// Memory could not be pinned. `?` makes an [`Error`] of it, an [`io::Error`], or, where the buffer is owned, a
+/// `Box<dyn std::error::Error>`.
 pub struct Refused<B> {
     /// Why.
     pub error: Error,
@@ -67,6 +68,14 @@ impl<B> fmt::Debug for Refused<B> {
         write!(f, "Refused({:?})", self.error)
     }
 }
+
+impl<B> fmt::Display for Refused<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<B> error::Error for Refused<B> {}
 
 impl<B> From<Refused<B>> for Error {
     fn from(refused: Refused<B>) -> Error {

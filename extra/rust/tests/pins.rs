@@ -207,6 +207,11 @@ fn errors_have_a_number_a_kind_and_a_text() {
     let (_device, domain) = device(0);
     let error = domain.outgoing(Vec::<u8>::new()).unwrap_err();
     assert_eq!(format!("{error:?}"), "Refused(Invalid)");
+    let any = || -> Result<(), Box<dyn std::error::Error>> {
+        let _pin = domain.outgoing(Vec::<u8>::new())?;
+        Ok(())
+    };
+    assert_eq!(any().unwrap_err().to_string(), error.to_string());
     let error: io::Error = error.into();
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     assert_eq!(error.to_string(), "the buffer is empty, or the ring has no such slots");

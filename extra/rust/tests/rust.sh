@@ -57,3 +57,5 @@ else
 fi
 PKG_CONFIG_LIBDIR=/nonexistent PKG_CONFIG_PATH=/nonexistent says 'without the library, the build says what is missing' 101 \
 	'no libhugepin: install libhugepin-dev, or name its directory in HUGEPIN_X_LIB_DIR' cargo_test --no-run
+HUGEPIN_X_LIB_DIR=/nonexistent says 'and which directory does not have it' 101 \
+	'no libhugepin in /nonexistent, which HUGEPIN_X_LIB_DIR names' cargo_test --no-run
