@@ -27,6 +27,7 @@
 #include "alloc/start.h"
 #include "alloc/below.h"
 #include "base/config.h"
+#include "base/map.h"
 #include "base/proc.h"
 #include "base/process.h"
 #include "base/service.h"
@@ -187,10 +188,30 @@ static bool is_worth_a_trim(size_t size)
 	return hp_small()->trim && size <= hp_span.ram;
 }
 
+/* Whether the lower tier may get a request that the heap could not serve. Some allocators map without asking the kernel
+ * (MAP_NORESERVE), and so return more memory than there can ever be, where the C library's malloc fails. */
+static HP_COLD bool is_granted(size_t size)
+{
+	long p;
+
+	if (!hp_span.ram || size <= hp_span.ram) /* 0: the heap could not start */
+		return true;
+	p = hp_raw_mmap(size, PROT_READ | PROT_WRITE, 0);
+	if (hp_sys_failed(p)) {
+		errno = ENOMEM;
+		return false;
+	}
+	hp_raw_munmap((void *)p, size);
+	return true;
+}
+
 static HP_COLD void *alloc_below(size_t align, size_t size)
 {
-	void *p = hp_small()->aligned_alloc(align, size);
+	void *p;
 
+	if (!is_granted(size))
+		return NULL;
+	p = hp_small()->aligned_alloc(align, size);
 	if (p || !is_worth_a_trim(size))
 		return p;
 	hp_small()->trim();
@@ -346,6 +367,8 @@ void *hugepin_calloc(size_t count, size_t size)
 	h = hp_alloc_locked((struct hp_placement){ .n = n, .align = HP_CHUNK });
 	if (h.p)
 		return clear(h.p, HP_MIN(h.dirty, bytes));
+	if (!is_granted(bytes))
+		return NULL;
 	/* The lower tier's calloc knows which of its memory is zero. Clearing it here could touch more memory than
 	 * there is. */
 	p = hp_small()->calloc(count, size);

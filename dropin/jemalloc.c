@@ -183,9 +183,11 @@ static size_t take_units(size_t units, const void *hint)
 	return SIZE_MAX;
 }
 
+/* Without jemalloc's MAP_NORESERVE, because the kernel has to refuse here what it refuses the C library's malloc: more
+ * than there can ever be. */
 static void *map_outside(void *hint, size_t len, int prot, int flags, int fd, off_t offset)
 {
-	void *p = mmap(hint, len, prot, flags, fd, offset);
+	void *p = mmap(hint, len, prot, flags & ~MAP_NORESERVE, fd, offset);
 
 	if (p != MAP_FAILED) {
 		hp_arena.outside = true;

@@ -73,6 +73,38 @@ TEST(impossible_sizes_are_refused_by_every_entry_point)
 	}
 }
 
+/* Also sizes for which the heap has no addresses. */
+TEST(what_the_kernel_refuses_is_refused_by_every_entry_point)
+{
+	for (int shift = 33; shift < 57; shift++) {
+		size_t n = (size_t)1 << shift;
+		void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *q = &p;
+		char *small = hide(malloc(100)), *large = hide(malloc(100 * KIB));
+
+		if (p != MAP_FAILED) { /* vm.overcommit_memory, or much memory */
+			munmap(p, n);
+		} else if (EXPECT(small) && EXPECT(large)) {
+			EXPECT_NOMEM(malloc(n));
+			EXPECT_NOMEM(calloc(1, n));
+			EXPECT_NOMEM(calloc(n / 8, 8));
+			EXPECT_NOMEM(realloc(NULL, n));
+			EXPECT_NOMEM(realloc(hide(small), n));
+			EXPECT_NOMEM(realloc(hide(large), n));
+			EXPECT_NOMEM(reallocarray(hide(large), n / 8, 8));
+			EXPECT_NOMEM(aligned_alloc(64, n));
+			EXPECT_NOMEM(aligned_alloc(2 * MIB, n));
+			EXPECT_NOMEM(memalign(64 * KIB, n));
+			EXPECT_NOMEM(valloc(n));
+			EXPECT_NOMEM(pvalloc(n));
+			EXPECT_EQ(posix_memalign(&q, 64, n), ENOMEM);
+			EXPECT_EQ(posix_memalign(&q, 2 * MIB, n), ENOMEM);
+			EXPECT(q == &p);
+		}
+		free(hide(small));
+		free(hide(large));
+	}
+}
+
 TEST(a_refused_realloc_leaves_the_buffer_alone)
 {
 	static const size_t have[] = { 1, 1000, 20000, 32 * KIB, 100000, 2 * MIB, 5 * MIB, 65 * MIB };
