@@ -36,7 +36,7 @@ typedef struct hugepin_pin hugepin_pin_t;
  * the registrations inside it all the same, because their memory stays registered.
  * -EINVAL: len is 0, the range wraps, or access has unknown bits. -EFAULT: the memory is not there, or is read-only and
  * to be written (with ODP the device finds out later). -EOPNOTSUPP: the device lacks the access, or cannot register the
- * memory. -ENOBUFS: over the budget or a kernel limit, and everything registered is in use, or nothing may be evicted.
+ * memory. -ENOBUFS: over the budget or a limit, beside what is in use, or nothing may be evicted.
  * -ENOMEM: the same without a budget, or no memory for tables. -EPERM: not registered, and only the opener may
  * register. -ESTALE: the domain is the parent process's. Or the error of the backend.
  * Any thread. A pin of a registered range takes nanoseconds and does not block, except in the moment after watched

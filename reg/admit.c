@@ -23,6 +23,9 @@
 #define LATE_STEP_NS UINT64_C(20000000)
 #define LATE_STEPS (LATE_NS / LATE_STEP_NS)
 
+/* After all was evicted in vain, evict nothing for the same for so long. */
+#define VAIN_NS UINT64_C(1000000000)
+
 /* relaxed: a number that no other registration has */
 static _Atomic uint64_t numbers; /* registrations so far, of all domains, and of the parent process */
 
@@ -45,6 +48,35 @@ bool hp_region_fits(const hugepin_domain *d, size_t len, unsigned access, const 
 	return !hp_is_pinning(access) || (bytes <= d->bytes_max && len <= d->bytes_max - bytes);
 }
 
+/* Whether [start, end) is at least what was refused when nothing was left to evict: of the heap as many bytes, because
+ * most of its memory is in hugepages; else the same memory, because other memory may be in smaller pages. */
+static bool is_like_vain(const hugepin_domain *d, uintptr_t start, uintptr_t end)
+{
+	const struct hp_vain *v = &d->vain;
+
+	if (!v->end || d->dmabuf || hp_in_span(d, start) != v->on_heap)
+		return false;
+	return v->on_heap ? end - start >= v->end - v->start : start <= v->start && end >= v->end;
+}
+
+/* Whether evicting for [start, end) would be in vain, because it was a moment ago, and would not leave less pinned
+ * than then. The kernel may count more than is registered: all of a hugepage, or memory that others use. */
+static bool is_vain(const hugepin_domain *d, uintptr_t start, uintptr_t end)
+{
+	const uint64_t pinned_bytes = d->stats.pinned_bytes, left_bytes = d->vain.left_bytes;
+
+	return is_like_vain(d, start, end) && d->backend->now_ns(d->ctx) - d->vain.at_ns < VAIN_NS &&
+	       pinned_bytes >= left_bytes && !hp_evict_frees(d, pinned_bytes - left_bytes + 1);
+}
+
+/* Whether [start, end) may fit if all were evicted that is in no use. */
+static bool may_fit(const hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access)
+{
+	const uint64_t bytes = d->stats.pinned_bytes + (end - start);
+
+	return !hp_is_pinning(access) || bytes <= d->bytes_max ||
+	       (hp_evict_frees(d, bytes - d->bytes_max) && !is_vain(d, start, end));
+}
 
 /* Have the kernel, or else the interposed calls, tell the cache when this foreign memory goes away. If the kernel's
  * events are read, the interposed calls announce only a part (unmapping.h). Neither reports shared memory or files that
@@ -137,12 +169,21 @@ static int call_reg(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned 
 	return err;
 }
 
+/* A dma-buf's addresses are the device's. */
+static void note_vain(hugepin_domain *d, const struct hp_region *r, uint64_t now_ns)
+{
+	if (!d->dmabuf)
+		d->vain = (struct hp_vain){ .start = r->start, .end = r->end, .on_heap = hp_in_span(d, r->start),
+					    .left_bytes = d->stats.pinned_bytes, .at_ns = now_ns };
+}
+
 /* Register r with the backend. After each refusal evict a region and try again, while there is one to evict, and while
  * the backend can deregister, because no room is made otherwise. */
 static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access, bool evict)
 {
 	uint64_t start_ns = d->backend->now_ns(d->ctx), now_ns, failed = d->stats.failed;
 	unsigned waits = d->late && d->deregistered_at_ns ? LATE_STEPS : 0;
+	const bool vain = evict && hp_is_pinning(access) && is_vain(d, r->start, r->end);
 	int err;
 
 	for (;;) {
@@ -153,15 +194,20 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 		HP_DSTAT(d, refused, 1);
 		if (!evict || d->stats.failed != failed)
 			break;
-		if (hp_evict_one(d, HP_EVICTED_REFUSED))
+		if (!vain && hp_evict_one(d, HP_EVICTED_REFUSED))
 			continue;
 		/* Although no region is left to evict, the kernel may still charge memory that was deregistered. */
-		if (!waits-- || now_ns - d->deregistered_at_ns > LATE_NS)
+		if (!waits-- || now_ns - d->deregistered_at_ns > LATE_NS) {
+			if (!vain && hp_is_pinning(access))
+				note_vain(d, r, now_ns);
 			break;
+		}
 		hp_futex_sleep(LATE_STEP_NS);
 	}
 	if (err == 0)
 		HP_DSTAT(d, registered_ns, now_ns - start_ns);
+	if (err == 0 && is_like_vain(d, r->start, r->end))
+		d->vain = (struct hp_vain){ 0 };
 	hp_probe_registration(d->number, r->start, r->end - r->start, r->kind, now_ns - start_ns, (uint64_t)-err);
 	return !is_full(err) ? err : d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
 }
@@ -255,6 +301,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	evict &= d->bytes_max != UINT64_MAX;
 	if (hp_is_pinning(access) && len > d->bytes_max)
 		return -ENOBUFS;
+	evict = evict && may_fit(d, start, end, access);
 	while (!hp_region_fits(d, len, access, ready)) {
 		bool crowded = evict && d->stats.regions >= d->regs_max;
 

@@ -311,6 +311,7 @@ static void empty_domain(hugepin_domain *d)
 	d->extent_bytes = d->rounded_bytes = 0;
 	d->places = 0;
 	d->exact_count = 0;
+	d->vain = (struct hp_vain){ 0 };
 	memset(d->refused, 0, sizeof d->refused);
 	d->lend_hooks = NULL;
 	d->ready = NULL;

@@ -159,6 +159,22 @@ bool hp_evict_one(hugepin_domain *d, enum hp_evicted why)
 	return evicted;
 }
 
+bool hp_evict_frees(const hugepin_domain *d, uint64_t bytes)
+{
+	const struct hp_region_list *const lists[] = { &d->live, &d->aside };
+	const struct hp_region *r;
+
+	for (unsigned i = 0; i < sizeof lists / sizeof *lists; i++)
+		TAILQ_FOREACH(r, lists[i], order) {
+			if (r->on_demand || r == d->turning || hp_region_pins(r))
+				continue;
+			if (r->end - r->start >= bytes)
+				return true;
+			bytes -= r->end - r->start;
+		}
+	return false;
+}
+
 void hp_evict_exact(hugepin_domain *d)
 {
 	struct hp_region *r;

@@ -245,6 +245,14 @@ struct hp_refused {
 };
 enum { HP_REFUSED_BITS = 6 };
 
+/* The last registration that the kernel refused although nothing was left to evict (admit.c). end 0: none. */
+struct hp_vain {
+	uintptr_t start, end;
+	bool on_heap;
+	uint64_t left_bytes; /* pinned at that time, and all of it in use */
+	uint64_t at_ns;
+};
+
 /* A range of memory that went away. The thread that notices this queues the range in each domain (gone.c). A discard in
  * the queue is younger than each unmap there that overlaps it. */
 struct hp_range {
@@ -349,6 +357,7 @@ struct hugepin_domain {
 	bool expire_local;
 	void (*expire)(void *arg, const struct hugepin_expiry *);
 	void *expire_arg;
+	struct hp_vain vain;
 	struct hp_refused refused[1 << HP_REFUSED_BITS]; /* by a hash of the range */
 	struct hp_region *turning; /* is registered a second time, so it is not evicted; or NULL */
 	bool hinted; /* a miss has queued a hint, of which nobody has told the service thread yet */

@@ -80,6 +80,126 @@ TEST(no_more_regions_than_the_device_has)
 	close_empty(&device, d);
 }
 
+/* ------------------------------------------------------------------ nothing is given back in vain */
+
+enum { IDLE = 3 };
+
+/* Have pages at p, p + 8192... registered and in no use. */
+static void make_idle(hugepin_domain *d, char *p)
+{
+	for (size_t i = 0; i < IDLE; i++)
+		EXPECT_EQ(touch(d, p + i * 8192, 4096), 0);
+}
+
+static bool is_idle_still(hugepin_domain *d, char *p)
+{
+	long calls = device.calls;
+
+	make_idle(d, p);
+	return device.calls == calls;
+}
+
+PIN_TEST(a_pin_without_room_even_if_all_that_is_idle_were_gone_gives_nothing_back,
+	 open_first(HUGEPIN_POLICY_LRU, (IDLE + 5) * 4096, IDLE + 3), MIB)
+{
+	struct hugepin_pin held[2], pin;
+
+	make_idle(d, p);
+	for (size_t i = 0; i < 2; i++)
+		EXPECT_EQ(hugepin_pin(d, p + MIB / 4 + i * 8192, 1, i ? HUGEPIN_PIN_UNCACHED : 0, &held[i]), 0);
+	EXPECT_EQ(hugepin_pin(d, p + MIB / 2, (IDLE + 4) * 4096, 0, &pin), -ENOBUFS);
+	EXPECT_EQ(touch(d, p + MIB / 8, 1), 0); /* there are as many as may be */
+	EXPECT_EQ(hugepin_pin(d, p + MIB / 2, (IDLE + 4) * 4096, 0, &pin), -ENOBUFS);
+	EXPECT_EQ(stats_of(d).evicted, 0);
+	EXPECT(is_idle_still(d, p));
+	EXPECT_EQ(touch(d, p + MIB / 2, (IDLE + 3) * 4096), 0);
+	EXPECT_EQ(device.regs, 3);
+	for (size_t i = 0; i < 2; i++)
+		EXPECT_EQ(hugepin_unpin(d, &held[i]), 0);
+}
+
+PIN_TEST(for_a_hugepage_that_has_no_room_nothing_goes_and_the_base_pages_are_pinned,
+	 open_first(HUGEPIN_POLICY_LRU, 2 * HP_PAGE, 0), 2 * HP_PAGE)
+{
+	char *h = hugepin_malloc(MIB);
+	struct hugepin_pin held;
+
+	EXPECT_EQ(hugepin_pin(d, p + MIB, HP_PAGE, 0, &held), 0);
+	make_idle(d, p);
+	EXPECT_EQ(touch(d, h, 4096), 0); /* there is room for one beside those in use */
+	EXPECT_EQ(stats_of(d).uncached, 0);
+	EXPECT_EQ(hugepin_unpin(d, &held), 0);
+	EXPECT_EQ(hugepin_pin(d, p + MIB, HP_PAGE + 4096, 0, &held), 0);
+	make_idle(d, p);
+	EXPECT_EQ(hugepin_domain_trim(d, HP_PAGE + 16 * 4096), 0);
+	make_idle(d, p);
+	device.deregs = 0;
+	EXPECT_EQ(touch(d, h, 4096), 0);
+	EXPECT_EQ(device.deregs, 1); /* itself */
+	EXPECT_EQ(stats_of(d).uncached_budget, 1);
+	EXPECT(is_idle_still(d, p));
+	EXPECT_EQ(hugepin_unpin(d, &held), 0);
+	hugepin_free(h);
+}
+
+/* The kernel charges all of a hugepage of which a part is registered, and lets nobody have so much. */
+static int charge_hugepages(void *addr, size_t len)
+{
+	struct hugepin_extent x;
+
+	(void)len;
+	return hugepin_extent(addr, &x, sizeof x) > 0 ? -ENOMEM : 0;
+}
+
+PIN_TEST(what_all_had_to_go_for_in_vain_is_tried_again_after_a_second_and_nothing_goes_for_it_before,
+	 open_first(HUGEPIN_POLICY_LRU, MIB, 0), MIB)
+{
+	char *h[2] = { hugepin_malloc(MIB / 2), hugepin_malloc(MIB / 2) };
+
+	device.refuse = charge_hugepages;
+	for (int i = 0; i < 3; i++) {
+		make_idle(d, p);
+		EXPECT_EQ(touch(d, h[0], 8192), -ENOBUFS);
+		EXPECT_EQ(stats_of(d).evicted, (unsigned)(i + 1) * IDLE);
+		make_idle(d, p);
+		for (size_t k = 0; k < 2; k++) {
+			EXPECT_EQ(touch(d, h[k], 8192), -ENOBUFS);
+			EXPECT(is_idle_still(d, p));
+		}
+		device.clock_ns += UINT64_C(1000000000);
+	}
+	device.refuse = NULL;
+	hugepin_free(h[0]);
+	hugepin_free(h[1]);
+}
+
+PIN_TEST(what_was_refused_in_vain_has_room_made_for_it_as_soon_as_less_is_in_use, open_lru(), MIB)
+{
+	struct hugepin_pin held, pin;
+
+	device.kernel_bytes_max = 8 * 4096;
+	EXPECT_EQ(hugepin_pin(d, p + MIB / 2, 5 * 4096, 0, &held), 0);
+	make_idle(d, p);
+	EXPECT_EQ(hugepin_pin(d, p + MIB / 4, 4 * 4096, 0, &pin), -ENOBUFS);
+	make_idle(d, p);
+	EXPECT_EQ(hugepin_pin(d, p + MIB / 4, 4 * 4096, 0, &pin), -ENOBUFS);
+	EXPECT(is_idle_still(d, p));
+	EXPECT_EQ(touch(d, p + MIB / 8, 3 * 4096), 0); /* other memory, which may be in smaller pages */
+	EXPECT_EQ(stats_of(d).regions, 2);
+	EXPECT_EQ(hugepin_unpin(d, &held), 0);
+	EXPECT_EQ(touch(d, p + MIB / 4, 4 * 4096), 0);
+}
+
+PIN_TEST(what_was_refused_in_vain_and_then_had_room_is_like_any_other, open_lru(), MIB)
+{
+	device.kernel_bytes_max = 2 * 4096; /* others use the rest */
+	EXPECT_EQ(touch(d, p + MIB / 4, 3 * 4096), -ENOBUFS);
+	device.kernel_bytes_max = 8 * 4096;
+	EXPECT_EQ(touch(d, p + MIB / 4, 3 * 4096), 0);
+	EXPECT_EQ(touch(d, p + MIB / 8, 8 * 4096), 0);
+	EXPECT_EQ(touch(d, p + MIB / 4, 3 * 4096), 0);
+}
+
 /* ------------------------------------------------------------------ the budget and the heap's extents */
 
 enum { HEAP_BUFFERS = 48 };

@@ -76,6 +76,7 @@ static struct {
 	bool used[RANGES];
 	unsigned pins[RANGES];
 	unsigned evicted;
+	bool by_bytes; /* the limit */
 } model;
 
 static unsigned take_first(struct order *o)
@@ -119,13 +120,6 @@ static bool model_runs(void)
 	return false;
 }
 
-/* False: all are pinned. */
-static bool model_evicts(void)
-{
-	model_takes_back(16);
-	return model_runs() || (model_takes_back(ROOM) && model_runs());
-}
-
 static bool model_has(unsigned r)
 {
 	bool found = false;
@@ -135,6 +129,19 @@ static bool model_has(unsigned r)
 	for (unsigned i = 0; i < model.aside.count; i++)
 		found |= model.aside.at[i] == r;
 	return found;
+}
+
+/* False: all are pinned. For want of bytes the clock runs only if it is going to find enough. */
+static bool model_evicts(void)
+{
+	bool any = !model.by_bytes;
+
+	for (unsigned r = 0; r < RANGES && !any; r++)
+		any = model_has(r) && !model.pins[r];
+	if (!any)
+		return false;
+	model_takes_back(16);
+	return model_runs() || (model_takes_back(ROOM) && model_runs());
 }
 
 /* Whether it can be pinned. */
@@ -171,6 +178,7 @@ static void run_clock(hugepin_domain *d, unsigned seed, unsigned held_max)
 	unsigned held = 0, refused = 0;
 
 	memset(&model, 0, sizeof model);
+	model.by_bytes = d->regs_max > ROOM;
 	for (int step = 0; step < 4000; step++) {
 		unsigned r = (unsigned)rand_r(&seed) % RANGES;
 
