@@ -78,7 +78,8 @@ static const char *advise_pool(struct hp_line *l, const char *code, const struct
 static const char *advise_pins(struct hp_line *l, const struct hp_run *r)
 {
 	const struct hugepin_domain_stats *p = &r->pin.stats;
-	const uint64_t misses = p->misses, pins = HP_MAX(r->pin.pins, misses);
+	const uint64_t misses = p->misses, pins = HP_MAX(r->pin.pins, misses),
+		       few = p->crowded + (p->bytes_max ? 0 : p->refused);
 
 	if (!p->nobufs && (misses < MISSES_MIN || !is_part(misses, pins)))
 		return NULL;
@@ -90,13 +91,16 @@ static const char *advise_pins(struct hp_line *l, const struct hp_run *r)
 		ADVISE("pin-uncached",
 		       "their memory cannot be cached (shared, a file's, or nobody watches it); hugepin_pin(3)");
 	/* The resource, registrations or bytes, for want of which pins failed or registrations were given up for
-	 * others. */
-	if ((p->nobufs || p->evicted >= misses / 2) && p->crowded && p->crowded >= HP_MAX(p->evicted, p->nobufs) / 2)
+	 * others. Without a budget a refusal is for want of registrations. */
+	if ((p->nobufs || p->evicted >= misses / 2) && few && few >= HP_MAX(p->evicted, p->nobufs) / 2)
 		ADVISE("pin-count",
 		       "the device takes too few registrations at a time; io_uring takes as many as it has slots; "
 		       "pinned_regions_max is a limit, too");
-	if (p->nobufs || p->evicted >= misses / 2)
-		ADVISE("pin-budget", "the budget of the pin cache is too small; a higher `ulimit -l` raises it");
+	if (p->nobufs || p->evicted >= misses / 2) {
+		HP_SAY(l, "the budget of the pin cache is too small; ");
+		ADVISE("pin-budget", r->pin.limited ? "a higher `ulimit -l` raises it" :
+						      "the program, or HUGEPIN_PIN_BUDGET, has set it");
+	}
 	if (p->invalidated >= misses / 2)
 		ADVISE("pin-lost", "their memory was unmapped between uses; memory of malloc stays registered");
 	ADVISE("pin-once", "most memory is pinned once, so a cache cannot help");
@@ -325,4 +329,5 @@ void hp_run_add(struct hp_run *sum, const struct hp_run *other)
 #undef COUNTER
 	sum->pin.pins += other->pin.pins;
 	sum->pin.domains += other->pin.domains;
+	sum->pin.limited += other->pin.limited;
 }

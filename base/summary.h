@@ -21,6 +21,7 @@ struct hp_pin_sums {
 	struct hugepin_domain_stats stats;
 	uint64_t pins;
 	uint32_t domains; /* domains that were opened */
+	uint32_t limited; /* of these, with a budget that the backend's limit sets, not the program or its user */
 };
 
 /* The numbers of a run beside its counters, each uint64_t: X(name, how, group).

@@ -105,6 +105,7 @@ static void add_domain(hugepin_domain *d, void *sums)
 #undef ADD_n
 #undef ADD_B
 	s->domains++;
+	s->limited += d->limited;
 }
 
 /* Each pin counter has 32 bits, belongs to a thread and region, and is never reset, so one that has wrapped counts too
@@ -223,12 +224,13 @@ static uint64_t lower_limit(uint64_t a, uint64_t b, uint64_t none)
 }
 
 /* At most, and by default, the backend's limit, which is mostly hp_memlock_max(). */
-static uint64_t budget_of(const struct hugepin_attr *a, const struct hugepin_limits *limits)
+static void set_budget(hugepin_domain *d, const struct hugepin_attr *a, const struct hugepin_limits *limits)
 {
 	const uint64_t budget = a->pinned_bytes_max ? a->pinned_bytes_max : (uint64_t)hp_config.pin_budget;
 
 	_Static_assert((uint64_t)HP_PIN_BUDGET_NONE == UINT64_MAX, "");
-	return budget == UINT64_MAX ? UINT64_MAX : lower_limit(budget, limits->bytes_max, UINT64_MAX - 1);
+	d->bytes_max = budget == UINT64_MAX ? UINT64_MAX : lower_limit(budget, limits->bytes_max, UINT64_MAX - 1);
+	d->limited = d->bytes_max == limits->bytes_max && d->bytes_max != budget;
 }
 
 static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backend, void *ctx,
@@ -281,7 +283,7 @@ static int set_up_domain(hugepin_domain *d, const struct hugepin_backend *backen
 		return -ENOMEM;
 	atomic_store_explicit(&d->opener_counts, d->opener_only ? hp_counts_self : NULL, memory_order_relaxed);
 	d->len_max = limits.len_max ? limits.len_max & ~(hp_base_page - 1) : SIZE_MAX / 4 & ~(hp_base_page - 1);
-	d->bytes_max = budget_of(a, &limits);
+	set_budget(d, a, &limits);
 	d->regs_max = (uint32_t)lower_limit(a->pinned_regions_max, limits.regs_max, UINT32_MAX);
 	return 0;
 }

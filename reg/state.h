@@ -327,6 +327,7 @@ struct hugepin_domain {
 	void *ctx;
 	size_t len_max; /* a multiple of the base page */
 	uint64_t bytes_max; /* the lower of the attribute and the backend's limit (domain.c); UINT64_MAX: no budget */
+	bool limited; /* it is the backend's limit */
 	uint32_t regs_max;
 
 	_Alignas(64) struct hp_lock lock; /* held across the backend's calls */

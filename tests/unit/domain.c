@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 
+#include "alloc/start.h"
 #include "base/config.h"
 #include "reg/stakes.h"
 #include "reg/unmapping.h"
@@ -282,6 +283,35 @@ TEST(of_the_programs_limits_and_the_devices_the_lower_hold)
 	EXPECT_EQ(d->regs_max, 5);
 	EXPECT_EQ(d->len_max, 3 * 4096);
 	close_empty(&device, d);
+}
+
+/* Open a domain and close it. Returns the number of those so far that a higher limit would have helped. */
+static uint32_t counts_as_limited(uint64_t programs, uint64_t devices)
+{
+	hugepin_domain *d = open_limited((struct hugepin_limits){ .bytes_max = devices }, programs, 0);
+	struct hp_pin_sums open, closed;
+
+	hp_heap_hooks()->sums(&open);
+	close_empty(&device, d);
+	hp_heap_hooks()->sums(&closed);
+	EXPECT_EQ(open.limited, closed.limited);
+	return closed.limited;
+}
+
+TEST(a_budget_is_the_devices_where_a_higher_limit_of_it_would_raise_that)
+{
+	uint32_t n = counts_as_limited(0, 0);
+
+	EXPECT_EQ(counts_as_limited(0, 6000), n + 1);
+	EXPECT_EQ(counts_as_limited(7000, 6000), n + 2);
+	EXPECT_EQ(counts_as_limited(6000, 6000), n + 2);
+	EXPECT_EQ(counts_as_limited(5000, 6000), n + 2);
+	EXPECT_EQ(counts_as_limited(5000, 0), n + 2);
+	EXPECT_EQ(counts_as_limited(UINT64_MAX, 6000), n + 2);
+	hp_config.pin_budget = 6000;
+	EXPECT_EQ(counts_as_limited(0, 6000), n + 2);
+	EXPECT_EQ(counts_as_limited(0, 5000), n + 3);
+	hp_config.pin_budget = 0;
 }
 
 /* A pin of a domain that was closed is none of the next in its place. */

@@ -362,10 +362,20 @@ TEST(pins_that_miss_have_their_reason)
 	expect_says(r, "pin-lost", "40 % of the pins had to register: their memory was unmapped between uses; memory of malloc stays "
 				   "registered");
 	p->evicted = 300;
+	r.pin.limited = 1;
 	expect_says(r, "pin-budget", "40 % of the pins had to register: the budget of the pin cache is too small; a higher `ulimit "
 				     "-l` raises it");
+	r.pin.limited = 0;
+	expect_says(r, "pin-budget", "40 % of the pins had to register: the budget of the pin cache is too small; the program, or "
+				     "HUGEPIN_PIN_BUDGET, has set it");
 	p->crowded = 149;
 	expect(r, "pin-budget");
+	p->bytes_max = MIB;
+	p->refused = 300;
+	expect(r, "pin-budget");
+	p->bytes_max = 0; /* so a refusal is not for want of bytes */
+	expect(r, "pin-count");
+	p->refused = 0;
 	p->crowded = 150;
 	expect_says(r, "pin-count", "40 % of the pins had to register: the device takes too few registrations at a time; io_uring "
 				    "takes as many as it has slots; pinned_regions_max is a limit, too");
@@ -375,6 +385,7 @@ TEST(pins_that_miss_have_their_reason)
 	p->nobufs = 3;
 	expect(r, "pin-count");
 	p->crowded = p->evicted = 0;
+	r.pin.limited = 2;
 	expect_says(r, "pin-budget", "3 pins failed with ENOBUFS: the budget of the pin cache is too small; a higher `ulimit -l` "
 				     "raises it");
 }
