@@ -28,8 +28,9 @@ struct io_uring; /* of liburing, which only hugepin_uring_open and hugepin_uring
  * does one that is known by its index. Call this on the thread that owns the ring. Other threads then get hits, and
  * -EPERM for memory that is not registered. With fd -1 every thread may register, and hugepin_pin_try works.
  * -EINVAL: fd below -1, NULL, no slots, or slots beyond the table or beyond the kernel's 16384. -EPERM: another thread
- * owns the ring. -EBADF: no descriptor. -EOPNOTSUPP: no sparse tables (a kernel before 5.19), or not a ring. Or as
- * hugepin_domain_open. May block and allocate. */
+ * owns the ring. -EBADF: no descriptor. -EOPNOTSUPP: no sparse tables (a kernel before 5.19), or not a ring. -ENOMEM: no
+ * memory, or with fd -1 no room for a ring under RLIMIT_MEMLOCK, after 300 ms. Or as hugepin_domain_open. May block and
+ * allocate. */
 int hugepin_uring_open_fd(int fd, unsigned flags, unsigned slot0, unsigned slots, const struct hugepin_attr *attr,
 			  hugepin_domain **ret_);
 #define HUGEPIN_URING_BY_INDEX 0x80000000u

@@ -134,12 +134,20 @@ const struct hugepin_backend hp_uring_backend = {
 	.close = uring_close,
 };
 
-/* A ring that serves registrations alone, which all threads may use. Its descriptor, or -errno. */
+/* A ring that serves registrations alone, which all threads may use. Its descriptor, or -errno. The kernel may charge
+ * the memory of rings, too. */
 static int ring_make(void)
 {
-	struct io_uring_params params = { 0 };
+	const uint64_t until_ns = hp_clock_ns() + SUCCESSOR_NS;
 
-	return (int)hp_sys(SYS_io_uring_setup, 1, &params);
+	for (;;) {
+		struct io_uring_params params = { 0 };
+		int fd = (int)hp_sys(SYS_io_uring_setup, 1, &params);
+
+		if (fd != -ENOMEM || hp_clock_ns() >= until_ns)
+			return fd;
+		hp_futex_sleep(SUCCESSOR_STEP_NS);
+	}
 }
 
 static bool has_owner(unsigned flags)

@@ -412,7 +412,7 @@ TEST(the_limit_on_locked_memory_is_said_and_met)
 }
 
 static uint64_t fake_ns;
-static long refusals; /* so many registrations are refused next, each after 20 ms by that clock */
+static long refusals; /* so many rings and registrations are refused next, each after 20 ms by that clock */
 
 static uint64_t fake_clock(void)
 {
@@ -421,7 +421,7 @@ static uint64_t fake_clock(void)
 
 long hp_sys_call(long n, long a, long b, long c, long d, long e, long f)
 {
-	if (n == SYS_io_uring_register && b == IORING_REGISTER_BUFFERS_UPDATE && refusals) {
+	if (((n == SYS_io_uring_register && b == IORING_REGISTER_BUFFERS_UPDATE) || n == SYS_io_uring_setup) && refusals) {
 		refusals--;
 		fake_ns += 20000000;
 		return -ENOMEM;
@@ -464,6 +464,27 @@ TEST(a_domain_waits_for_the_locked_memory_of_a_predecessor_and_not_for_ever)
 	hp_clock_set(NULL);
 	io_uring_queue_exit(&ring);
 	munmap(p, 2 * PAGE);
+}
+
+TEST(a_ring_of_a_domains_own_waits_for_it_too)
+{
+	struct io_uring ring;
+	struct hp_uring *u;
+	bool made;
+
+	if (!ring_open(&ring, 0))
+		return;
+	io_uring_queue_exit(&ring);
+	hp_clock_set(fake_clock);
+	refusals = 5;
+	if (EXPECT_EQ(hp_uring_new(-1, 0, 0, 4, &u, &made), 0))
+		backend->close(u);
+	EXPECT_EQ(refusals, 0);
+	refusals = 1000;
+	EXPECT_EQ(hp_uring_new(-1, 0, 0, 4, &u, &made), -ENOMEM);
+	EXPECT(refusals > 980 && refusals < 990);
+	refusals = 0;
+	hp_clock_set(NULL);
 }
 
 static void *in_another_thread(void *arg)
