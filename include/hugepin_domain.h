@@ -258,7 +258,7 @@ const struct hugepin_backend *hugepin_mlock(void);
 	X(decayed, c, "registrations given back because their heap memory had long been free") \
 	X(uncached, c, "pins registered for themselves alone") \
 	X(cut, c, "pins whose key ends before the memory does") \
-	X(refused, c, "registrations that the kernel or the device refused for lack of room") \
+	X(refused, c, "registrations that the kernel or the device refused for lack of memory to lock, or of slots") \
 	X(nobufs, c, "pins that failed with -ENOBUFS") \
 	X(failed, c, "deregistrations that failed") \
 	X(prefetched, c, "hints carried out") \
