@@ -55,9 +55,10 @@ struct hugepin_lend_attr {
 	 * are never exceeded. 0: half of the domain's budget, and an eighth of it. */
 	uint64_t lent_bytes_max, idle_bytes_max;
 	/* Send a message to a peer: it arrives once, and messages to one peer arrive in order. The message is the
-	 * library's again when this returns. 0; -EAGAIN: no room now, the library tries again in
-	 * hugepin_lend_progress(); another error: the peer is lost, and the caller will call hugepin_lend_gone. Called
-	 * with the lend's lock: must call no function of the lend. */
+	 * library's again when this returns. 0; 1: taken, but held: hugepin_lend_progress() calls again, with NULL and
+	 * 0, until the result is 0; -EAGAIN: no room now, the library tries again in hugepin_lend_progress(); another
+	 * error: the peer is lost, and the caller will call hugepin_lend_gone. Called with the lend's lock: must call
+	 * no function of the lend. */
 	int (*send)(void *arg, uint32_t peer, const void *msg, size_t len);
 	/* An asked-for key is here: err 0 and *key, of which the caller has one use (hugepin_lend_done). Bytes that the
 	 * asking call carried are in the peer's memory, from key->base on, key->len of them at most. Or there is none,

@@ -351,9 +351,10 @@ struct hugepin_lendq_attr {
  * -ENOMEM, -ENOBUFS as hugepin_pin. Or the provider's error. May block and allocate. */
 int hugepin_lendq_open(const struct hugepin_lendq_attr *attr, hugepin_lendq **ret_);
 
-/* Send a message of the lend: what send() of struct hugepin_lend_attr returns. 0: the message is copied, and will be
- * sent. -EAGAIN: no room now. -ESHUTDOWN: the queue pair has failed. -EMSGSIZE: over carry_max. -EINVAL. Waits for no
- * peer, and for no thread that is in a function of the lend. */
+/* Send a message of the lend: what send() of struct hugepin_lend_attr returns. 0: the message is copied, and posted. 1:
+ * it is copied, but waits for a completion, or the provider refused it; the lend calls again with NULL and 0, which
+ * posts what can be. -EAGAIN: no room now. -ESHUTDOWN: the queue pair has failed. -EMSGSIZE: over carry_max. -EINVAL.
+ * Waits for no peer, and for no thread that is in a function of the lend. */
 int hugepin_lendq_send(hugepin_lendq *q, const void *msg, size_t len);
 
 /* Poll the completion queues of the queue pair for at most `max` completions, hand the received messages to the lend,

@@ -2,6 +2,9 @@
  * Messages to peers. A message for which send() has no room is kept, and all later ones to that peer wait behind it. If
  * there is no memory to keep it, the peer is lost, as after an error of send(), because no message may be left out. A
  * peer that never takes its messages is lost, too. Call with the lend's lock.
+ *
+ * If send() has taken a message but still holds it, the program may have nothing else that has it sent. So send() is
+ * called again, without a message, until it holds none.
  */
 #include <errno.h>
 #include <string.h>
@@ -31,14 +34,31 @@ static int lose(hugepin_lend *l, uint32_t peer, int err)
 	return err;
 }
 
-/* 0, -EAGAIN, or the peer is lost. */
+/* The next hugepin_lend_progress() turns to the peer. */
+static void turn_later(hugepin_lend *l, struct hp_peer *p)
+{
+	if (!p->unsent) {
+		p->unsent = true;
+		STAILQ_INSERT_TAIL(&l->unsent, p, next_unsent);
+	}
+	atomic_fetch_or_explicit(&l->attention, HP_ATTEND_UNSENT, memory_order_relaxed);
+}
+
+/* Send a message, or, with NULL, what send() holds. 0, -EAGAIN, or the peer is lost. */
 static int send_now(hugepin_lend *l, uint32_t peer, const void *msg, size_t len)
 {
+	struct hp_peer *p = &l->peer[peer];
 	int err = l->attr.send(l->arg, peer, msg, len);
 
-	if (!err)
-		l->peer[peer].stats.sent++;
-	return !err || err == -EAGAIN ? err : lose(l, peer, err < 0 ? err : -EIO);
+	if (err == -EAGAIN)
+		return err;
+	if (err && err != 1)
+		return lose(l, peer, err < 0 ? err : -EIO);
+	p->held = err;
+	if (p->held)
+		turn_later(l, p);
+	p->stats.sent += msg != NULL;
+	return 0;
 }
 
 /* Send the messages that are kept for the peer, as far as there is room. */
@@ -64,12 +84,8 @@ static int keep(hugepin_lend *l, uint32_t peer, size_t len)
 	memcpy(m->bytes, l->buf, len);
 	l->unsent_bytes += sizeof *m + len;
 	p->unsent_bytes += sizeof *m + len;
-	if (!p->unsent) {
-		p->unsent = true;
-		STAILQ_INSERT_TAIL(&l->unsent, p, next_unsent);
-	}
 	STAILQ_INSERT_TAIL(&p->messages, m, next);
-	atomic_fetch_or_explicit(&l->attention, HP_ATTEND_UNSENT, memory_order_relaxed);
+	turn_later(l, p);
 	return 0;
 }
 
@@ -108,17 +124,18 @@ void hp_send_kept(hugepin_lend *l)
 	STAILQ_CONCAT(&all, &l->unsent);
 	while ((p = STAILQ_FIRST(&all))) {
 		STAILQ_REMOVE_HEAD(&all, next_unsent);
+		p->unsent = false;
+		if (p->held)
+			send_now(l, (uint32_t)(p - l->peer), NULL, 0);
 		send_kept(l, (uint32_t)(p - l->peer));
-		p->unsent = !STAILQ_EMPTY(&p->messages);
-		if (p->unsent) {
-			STAILQ_INSERT_TAIL(&l->unsent, p, next_unsent);
-			atomic_fetch_or_explicit(&l->attention, HP_ATTEND_UNSENT, memory_order_relaxed);
-		}
+		if (p->held || !STAILQ_EMPTY(&p->messages))
+			turn_later(l, p);
 	}
 }
 
 void hp_send_forget(hugepin_lend *l, uint32_t peer)
 {
+	l->peer[peer].held = false;
 	while (!STAILQ_EMPTY(&l->peer[peer].messages))
 		drop_first(l, &l->peer[peer]);
 }

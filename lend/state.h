@@ -105,6 +105,7 @@ struct hp_peer {
 	bool gone;
 	bool leaving; /* gone, and not all that it had is taken back yet */
 	bool unsent; /* in lend.unsent: there are, or were, messages */
+	bool held; /* send() holds messages that it has taken */
 	int lost; /* the error of send(), or -ENOMEM: no message reaches it any more */
 	uint32_t asks_out, waiters, ask_last; /* questions out, calls that wait for them; the last question's number */
 	uint32_t want_last; /* the number of its last WANT */
@@ -136,7 +137,7 @@ struct hp_news {
 enum {
 	HP_ATTEND_USES = 1, /* keys wait for their last use: done() looks. Pairs with hp_counts_barrier(), see above */
 	HP_ATTEND_NEWS = 2, /* there are news */
-	HP_ATTEND_UNSENT = 4, /* messages could not be sent */
+	HP_ATTEND_UNSENT = 4, /* messages could not be sent, or send() holds some */
 	HP_ATTEND_RECALLS = 8, /* more keys are to be asked back */
 	HP_ATTEND_LATE = 16, /* a question waits for a peer, which will be late at `late_at`; 0: for none any more */
 };

@@ -8,6 +8,9 @@
  * Messages are handed in, and the peer's end is told, by callbacks of the queue, which run one at a time. So what is
  * told of an end comes behind the last message, and no message comes behind it.
  *
+ * If the provider refuses a frame, perhaps no completion will come that has it posted. So while the queue holds messages,
+ * the lend is told so, and hugepin_lend_progress(), which all programs call, sends nothing once more.
+ *
  * A message is copied whole, because the lend may reuse it when hugepin_lendq_send() returns. Each message is a record
  * of one frame, and frames have room for the longest message. Messages are solicited, so that they wake a peer that
  * waits only for solicited completions.
@@ -42,14 +45,14 @@ struct hugepin_lendq {
 
 int hugepin_lendq_send(hugepin_lendq *q, const void *msg, size_t len)
 {
-	if (!q || !msg)
+	if (!q || (!msg && len))
 		return -EINVAL;
 	if (len > q->message_max)
 		return -EMSGSIZE;
 	struct iovec piece = { (void *)(uintptr_t)msg, len };
-	int ret = hugepin_sgq_add(q->queue, &piece, 1, 0, NULL, NULL, HUGEPIN_SG_SOLICITED);
+	int ret = msg ? hugepin_sgq_add(q->queue, &piece, 1, 0, NULL, NULL, HUGEPIN_SG_SOLICITED) : 0;
 	if (ret >= 0)
-		return 0;
+		return hp_sgq_push(q->queue);
 	/* Other errors are the provider's, which refused an earlier frame. The frame stays held, and is posted
 	 * later. */
 	return ret == -ESHUTDOWN || ret == -ESTALE || ret == -EINVAL ? ret : -EAGAIN;

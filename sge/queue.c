@@ -695,6 +695,16 @@ int hugepin_sgq_flush(hugepin_sgq *q)
 	return leave_queue(q, saved_errno, kick(q, true));
 }
 
+int hp_sgq_push(struct hugepin_sgq *q)
+{
+	int saved_errno, err = enter_queue(q, &saved_errno);
+	if (err)
+		return err;
+	if (!q->failed)
+		kick(q, false);
+	return leave_queue(q, saved_errno, q->failed ? q->over : q->posted < q->next || holds_frame(q));
+}
+
 /* Take at most `max` completions from one completion queue. Returns their number, or -errno. */
 static int poll_one(struct hugepin_sgq *q, struct ibv_cq *cq, int max)
 {
@@ -741,17 +751,6 @@ int hp_sgq_take(struct hp_taker *taker, const struct ibv_wc *wc)
 	if (ours)
 		after_completions(q);
 	return leave_queue(q, saved_errno, ours);
-}
-
-/* Does not enter the queue, because the caller of a queue without a lock is another thread. */
-enum ibv_wc_status hugepin_sgq_wc_status(const hugepin_sgq *q, uint32_t *ret_vendor_err)
-{
-	uint64_t failure = IBV_WC_GENERAL_ERR;
-	if (q && q->generation == hp_sgq_generation)
-		failure = atomic_load_explicit(&q->failure, memory_order_relaxed);
-	if (ret_vendor_err)
-		*ret_vendor_err = (uint32_t)(failure >> 32);
-	return (enum ibv_wc_status)(uint32_t)failure;
 }
 
 /* End a queue with nothing outstanding, or with completions that will never come. Does not touch the queue pair, which

@@ -142,6 +142,10 @@ struct hugepin_sgq {
 /* Take a completion of the queue: as hugepin_sg_wc(). In queue.c. */
 int hp_sgq_take(struct hp_taker *, const struct ibv_wc *wc);
 
+/* Post what is due, without callbacks. 1: the queue still holds frames, because the provider refused them, or they wait
+ * for a completion; 0: none; or -errno: it sends no more. In queue.c. */
+int hp_sgq_push(struct hugepin_sgq *);
+
 /* Whether frames have no table: each sub-message goes alone. */
 static inline bool hp_sgq_raw(const struct hugepin_sgq *q)
 {

@@ -9,6 +9,8 @@
  *
  * The timer is set when the time comes nearer, and when it has passed. Otherwise it stays, so that a queue that holds
  * something now and then makes a system call for each such time, and not for each message.
+ *
+ * And what else any thread may ask of a queue: how it failed.
  */
 #include "sge/wait.h"
 
@@ -108,4 +110,15 @@ int hugepin_sgq_due(const hugepin_sgq *q, uint64_t *ret_ns)
 		*ret_ns = due > now ? due - now : 0;
 	}
 	return due != NEVER;
+}
+
+/* Does not enter the queue, because the caller of a queue without a lock is another thread. */
+enum ibv_wc_status hugepin_sgq_wc_status(const hugepin_sgq *q, uint32_t *ret_vendor_err)
+{
+	uint64_t failure = IBV_WC_GENERAL_ERR;
+	if (q && q->generation == hp_sgq_generation)
+		failure = atomic_load_explicit(&q->failure, memory_order_relaxed);
+	if (ret_vendor_err)
+		*ret_vendor_err = (uint32_t)(failure >> 32);
+	return (enum ibv_wc_status)(uint32_t)failure;
 }

@@ -87,6 +87,7 @@ struct mock_qp {
 	uint64_t recv_posted, recv_done;
 	enum ibv_wc_status fail; /* of the next work request that is carried out */
 	unsigned refuse_in; /* the n-th work request from now is refused (1: the next), */
+	bool refuse_on; /* and so is each behind it */
 	int refuse_with; /* with this; 0: as if the queue were full */
 	/* What went wrong that a caller could have known; for the test to look at. */
 	unsigned mistakes, dropped;
@@ -433,8 +434,10 @@ static inline int mock_post_one(struct mock_qp *q, const struct ibv_send_wr *wr)
 	size_t len = 0;
 	if (q->state != IBV_QPS_RTS && q->state != IBV_QPS_ERR)
 		return mock_refuse(q, q->provider->sges);
-	if (q->refuse_in && !--q->refuse_in)
+	if (q->refuse_in && !--q->refuse_in) {
+		q->refuse_in = q->refuse_on;
 		return q->refuse_with ? q->refuse_with : q->provider->full;
+	}
 	if (q->posted - q->freed >= q->cap.max_send_wr)
 		return mock_refuse(q, q->provider->full);
 	if (wr->num_sge < 0 || (unsigned)wr->num_sge > q->cap.max_send_sge || wr->num_sge > MOCK_SGE)

@@ -46,7 +46,8 @@ struct node {
 	int offer_error;
 	int send_error; /* what send() returns, if it is not 0 */
 	unsigned send_again; /* of a hundred messages, how many send() has no room for */
-	unsigned sends;
+	bool holds; /* send() takes messages and holds them */
+	unsigned sends, asked_again; /* asked_again: calls of send() for what it holds */
 	/* ready() notes answers here */
 	struct answer answer[READY_MAX];
 	unsigned answers;
@@ -88,15 +89,18 @@ static int node_send(void *arg, uint32_t peer, const void *msg, size_t len)
 {
 	struct node *n = arg;
 
+	n->asked_again += !msg;
 	if (n->send_error)
 		return n->send_error;
+	if (!msg)
+		return n->holds;
 	if (n->send_again && any(100) < n->send_again)
 		return -EAGAIN;
 	n->sends++;
 	if (n->sent)
 		n->sent(n, peer, msg, len);
 	put(n->number, peer, msg, len);
-	return 0;
+	return n->holds;
 }
 
 static void node_ready(void *arg, void *token, int err, const struct hugepin_far *key)

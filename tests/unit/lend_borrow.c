@@ -430,6 +430,54 @@ NODES_TEST(messages_that_find_no_room_are_sent_later_in_their_order, HUGEPIN_LEN
 		EXPECT_EQ(hugepin_lend_done(node[1].lend, &node[1].answer[i].key), 0);
 }
 
+NODES_TEST(what_send_holds_is_sent_once_more_by_progress, HUGEPIN_LEND_POOL, MIB, 128 * KIB, 0)
+{
+	struct hugepin_far key;
+
+	node[1].holds = true;
+	EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory, 1, &place[0], &key), 0);
+	for (unsigned i = 1; i < 4; i++) {
+		EXPECT_EQ(node[1].asked_again, i - 1);
+		EXPECT_EQ(hugepin_lend_progress(node[1].lend), 0);
+	}
+	node[1].holds = false;
+	EXPECT_EQ(hugepin_lend_progress(node[1].lend), 0);
+	EXPECT(!hp_lend_attends(node[1].lend, UINT32_MAX));
+	EXPECT_EQ(hugepin_lend_progress(node[1].lend), 0);
+	EXPECT_EQ(node[1].asked_again, 4);
+	EXPECT_EQ(lend_stats(1, 0).sent, 1);
+	deliver_all();
+	EXPECT_EQ(node[1].answers, 1);
+	EXPECT_EQ(hugepin_lend_done(node[1].lend, &node[1].answer[0].key), 0);
+}
+
+NODES_TEST(nothing_is_sent_once_more_to_a_peer_that_is_lost_or_gone, HUGEPIN_LEND_POOL, MIB, 128 * KIB, 0)
+{
+	struct hugepin_far key;
+
+	for (unsigned gone = 0; gone < 2; gone++) {
+		node[1].holds = true;
+		EXPECT_EQ(hugepin_lend_key(node[1].lend, 0, (uintptr_t)node[0].memory, 1, &place[0], &key), 0);
+		free(take(1, 0));
+		if (gone) {
+			EXPECT_EQ(hugepin_lend_gone(node[1].lend, 0), 0);
+		} else {
+			node[1].send_error = -EPIPE;
+			EXPECT_EQ(hugepin_lend_progress(node[1].lend), 0);
+		}
+		for (unsigned i = 0; i < 3; i++)
+			EXPECT_EQ(hugepin_lend_progress(node[1].lend), 0);
+		EXPECT_EQ(node[1].asked_again, 1);
+		node[1].send_error = 0;
+		if (!gone) {
+			EXPECT_EQ(hugepin_lend_gone(node[1].lend, 0), 0);
+			EXPECT_EQ(hugepin_lend_again(node[1].lend, 0), 0);
+		}
+	}
+	EXPECT_EQ(node[1].answers, 2);
+	EXPECT_EQ(hugepin_lend_gone(node[0].lend, 1), 0);
+}
+
 NODES_TEST(a_peer_to_whom_sending_fails_is_lost_until_it_is_gone, HUGEPIN_LEND_POOL, MIB, 128 * KIB, 0)
 {
 	struct hugepin_far key;

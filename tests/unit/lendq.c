@@ -33,6 +33,7 @@ struct hugepin_lend {
 	hugepin_lendq *queue[PEERS];
 	uint32_t said[PEERS], heard[PEERS]; /* numbers of messages */
 	uint32_t owed[PEERS]; /* answers that found no room */
+	bool held[PEERS]; /* the queue has taken messages that it has not posted */
 	unsigned gone[PEERS], broken, looked; /* looked: calls of hugepin_lend_progress */
 	int answers[PEERS]; /* whom to send a message when the peer has sent one; -1: nobody */
 	int refuses; /* the error of the next message */
@@ -58,8 +59,9 @@ static int say(struct hugepin_lend *l, uint32_t peer, size_t len)
 	int ret = hugepin_lendq_send(l->queue[peer], msg, len);
 	EXPECT_EQ(errno, 77);
 	memset(msg, 0xdd, len); /* it is the lend's again */
-	l->said[peer] += !ret;
-	return ret;
+	l->said[peer] += ret >= 0;
+	l->held[peer] = ret == 1;
+	return ret < 0 ? ret : 0;
 }
 
 static int say_locked(struct hugepin_lend *l, uint32_t peer, size_t len)
@@ -80,7 +82,7 @@ static void pay(struct hugepin_lend *l)
 /* What is sent and taken by a thread that a callback waits for. */
 static void *call_from_outside(void *queue)
 {
-	EXPECT_EQ(hugepin_lendq_send(queue, "\0\0\0", 4), 0);
+	EXPECT(hugepin_lendq_send(queue, "\0\0\0", 4) >= 0);
 	EXPECT(hugepin_lendq_poll(queue, 1) >= 0);
 	EXPECT_EQ(hugepin_lendq_close(queue), -EBUSY);
 	return NULL;
@@ -131,6 +133,9 @@ int hugepin_lend_progress(hugepin_lend *l)
 {
 	pthread_mutex_lock(&l->lock);
 	l->looked++;
+	for (uint32_t p = 0; p < PEERS; p++)
+		if (l->held[p] && !l->gone[p])
+			l->held[p] = hugepin_lendq_send(l->queue[p], NULL, 0) == 1;
 	pay(l);
 	pthread_mutex_unlock(&l->lock);
 	return 0;
@@ -291,6 +296,7 @@ TEST(a_message_longer_than_was_announced_is_refused)
 	begin((struct hugepin_lendq_attr){ .carry_max = CARRY });
 	EXPECT_EQ(hugepin_lendq_send(side[0].lend.queue[0], msg, sizeof msg), -EMSGSIZE);
 	EXPECT_EQ(hugepin_lendq_send(side[0].lend.queue[0], NULL, 4), -EINVAL);
+	EXPECT_EQ(hugepin_lendq_send(side[0].lend.queue[0], NULL, 0), 0); /* there is nothing to be sent once more */
 	EXPECT_EQ(hugepin_lendq_send(NULL, msg, 4), -EINVAL);
 	drain();
 	EXPECT_EQ(side[1].lend.heard[0], 0);
@@ -442,6 +448,42 @@ TEST_BY(at_depth_four, a_provider_that_refuses_gets_the_message_again)
 	drain();
 	EXPECT(side[0].lend.said[0] > 100);
 	EXPECT_EQ(side[1].lend.heard[0], side[0].lend.said[0]);
+}
+
+/* As a program with work requests of its own, whose completion queue has nothing more. */
+static void look(struct side *s)
+{
+	for (struct ibv_wc wc; ibv_poll_cq(s->cq[0], 1, &wc) == 1;)
+		EXPECT_EQ(hugepin_sg_wc(&wc), 1);
+	EXPECT_EQ(hugepin_lend_progress(&s->lend), 0);
+}
+
+/* held: the message has waited for a completion, which finds the send queue full. Else it is refused at once. */
+TEST(a_message_that_the_provider_refused_goes_with_the_progress_of_its_lend)
+{
+	for (int held = 0; held < 2; held++) {
+		begin((struct hugepin_lendq_attr){ .depth = 2 });
+		struct mock_qp *qp = side[0].qp[0];
+		mock.pace = 0;
+		if (held)
+			EXPECT_EQ(say_locked(&side[0].lend, 0, 20), 0);
+		qp->refuse_in = qp->refuse_on = !held;
+		EXPECT_EQ(say_locked(&side[0].lend, 0, 20), 0);
+		qp->refuse_in = qp->refuse_on = true;
+		mock_run(qp, 1);
+		for (int i = 0; i < 3; i++) {
+			look(&side[0]);
+			EXPECT(side[0].lend.held[0]);
+			EXPECT_EQ(qp->posted, held);
+		}
+		mock.pace = UINT_MAX;
+		qp->refuse_in = qp->refuse_on = false;
+		look(&side[0]);
+		EXPECT(!side[0].lend.held[0]);
+		look(&side[1]);
+		EXPECT_EQ(side[1].lend.heard[0], 1 + held);
+		end();
+	}
 }
 
 /* What the peer has sent before is told by the call around the callback. */
