@@ -187,6 +187,14 @@ static void disconnect(struct side *s, struct link *l)
 	l->ended = true;
 }
 
+/* A queue pair has failed. The lend knows, but the client may wait for an answer: hang up, so that both sides notice. */
+static void hang_up(struct side *s, uint32_t qp_num)
+{
+	for (struct link *l = s->link; l < s->link + s->links; l++)
+		if (!l->ended && l->qp->qp_num == qp_num)
+			shutdown(l->to, SHUT_RDWR);
+}
+
 /* Take a completion, if there is one. 0: there was none. OWN_ID: a client's read is done. */
 static int progress(struct side *s)
 {
@@ -200,6 +208,8 @@ static int progress(struct side *s)
 	if (!n || wc.wr_id == OWN_ID)
 		return n ? OWN_ID : 0;
 	hugepin_sg_wc(&wc);
+	if (wc.status)
+		hang_up(s, wc.qp_num);
 	return MESSAGE;
 }
 

@@ -140,6 +140,15 @@ static void hear(struct peer *p)
 		watch(hugepin_sgq_fd(p->queue), p);
 }
 
+static void take(const struct ibv_wc *wc)
+{
+	struct peer *p = by_number[(uint16_t)wc->qp_num];
+
+	hugepin_sg_wc(wc); /* 0: not of a queue */
+	if (wc->status && p)
+		end_peer(p); /* its queue pair has failed */
+}
+
 /* Arm, then look: what comes in between wakes the loop. */
 static void look(void)
 {
@@ -150,7 +159,7 @@ static void look(void)
 		errx(1, "ibv_req_notify_cq");
 	while ((n = ibv_poll_cq(cq, 16, wc)) > 0)
 		for (int i = 0; i < n; i++)
-			hugepin_sg_wc(&wc[i]); /* 0: not of a queue */
+			take(&wc[i]);
 }
 
 _Noreturn static void loop(void)

@@ -1,6 +1,7 @@
 /*
  * examples/loop_verbs.c, the server of hugepin_loop(7), over the strict device of tests/mock_verbs.h, with a thousand
- * peers at a time: each answer has its value. Peers hang up at any point, ask for what there is not, or never receive.
+ * peers at a time: each answer has its value. Peers hang up at any point, ask for what there is not, send more than there
+ * is room for, or never receive.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -149,8 +150,8 @@ static void *run_server(void *unused)
 /* ------------------------------------------------------------------ the clients, on the test's thread */
 
 enum { CLIENTS = 1000, ROUNDS = 40, KINDS = 10 };
-/* A client of ten is of each kind; the other four ask for all. */
-enum { LEAVES_AT_ONCE, LEAVES_IN_A_PLACE, ASKS_WRONGLY, ASKS_TOO_MUCH, LEAVES_BETWEEN, NEVER_RECEIVES };
+/* A client of ten is of each kind; the other three ask for all. */
+enum { LEAVES_AT_ONCE, LEAVES_IN_A_PLACE, ASKS_WRONGLY, ASKS_TOO_MUCH, LEAVES_BETWEEN, NEVER_RECEIVES, SENDS_TOO_MUCH };
 
 static struct client {
 	int fd;
@@ -180,6 +181,19 @@ static void ask(struct client *c, uint64_t number)
 			hugepin_sg_wc(&wc);
 	}
 	EXPECT(ret >= 0 || (ret == -ESHUTDOWN && c->kind == ASKS_TOO_MUCH)); /* hung up on already */
+	c->asked++;
+}
+
+/* By this the server's queue pair fails, while nothing of the server's is out to it. */
+static void send_too_much(struct client *c)
+{
+	static char memory[FRAME + 64];
+	static uint32_t lkey;
+	struct ibv_sge sge = { (uintptr_t)memory, sizeof memory, lkey ? lkey : mock_reg(memory, sizeof memory, HUGEPIN_READ) };
+	struct ibv_send_wr *bad, wr = { .wr_id = 1, .opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1 };
+
+	lkey = sge.lkey;
+	EXPECT_EQ(ibv_post_send(&c->qp->qp, &wr, &bad), 0);
 	c->asked++;
 }
 
@@ -249,8 +263,11 @@ static bool go_on(struct client *c)
 		return false;
 	if (!c->asked && !connected(c))
 		return true;
-	if (c->kind == ASKS_WRONGLY || c->kind == ASKS_TOO_MUCH || c->kind == NEVER_RECEIVES) {
-		const unsigned most = c->kind == ASKS_WRONGLY ? 1 : c->kind == ASKS_TOO_MUCH ? 10 * AHEAD : AHEAD;
+	if (c->kind == SENDS_TOO_MUCH && !c->asked)
+		send_too_much(c);
+	if (c->kind == ASKS_WRONGLY || c->kind == ASKS_TOO_MUCH || c->kind == NEVER_RECEIVES ||
+	    c->kind == SENDS_TOO_MUCH) {
+		const unsigned most = c->kind == ASKS_TOO_MUCH ? 10 * AHEAD : c->kind == NEVER_RECEIVES ? AHEAD : 1;
 		char nothing;
 		while (c->asked < most)
 			ask(c, c->kind == ASKS_WRONGLY ? VALUES : number_of(c, c->asked));
