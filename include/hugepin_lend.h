@@ -45,7 +45,9 @@ typedef struct hugepin_far hugepin_far_t;
  * thread that made the call, except `wake`. */
 struct hugepin_lend_attr {
 	size_t size; /* sizeof(struct hugepin_lend_attr) */
-	uint32_t peers; /* processes, this one included: they have the numbers 0 to peers - 1 */
+	/* Peers that can be named, by the numbers 0 to peers - 1; one may be this process. HUGEPIN_LEND_STATIC divides
+	 * among peers - 1. */
+	uint32_t peers;
 	uint32_t policy; /* HUGEPIN_LEND_* */
 	/* what lent keys open, with HUGEPIN_REACH_EXTENT at least: HUGEPIN_REMOTE_*; 0: HUGEPIN_REMOTE_READ |
 	 * HUGEPIN_REMOTE_WRITE */
