@@ -198,7 +198,7 @@ enum {
  * at a cost that does not grow with their number. The completions of one completion queue must come in their order, and
  * none while its queue is being closed or given up. 1: it was one of theirs, whose callbacks were run. 0: it was not,
  * or its work request is no longer out. -EINVAL: NULL. -EBUSY: in a callback of its queue, or another thread is in
- * the queue: hand it in again. -EILSEQ, -ENOMEM: it was a lendq's, and as hugepin_lendq_poll; call
+ * the queue: hand it in again. -EILSEQ, -ENOMEM, -ENOTCONN: it was a lendq's, and as hugepin_lendq_poll; call
  * hugepin_lend_progress after completions of a lendq. -ESTALE. */
 int hugepin_sg_wc(const struct ibv_wc *wc);
 
@@ -360,7 +360,7 @@ int hugepin_lendq_send(hugepin_lendq *q, const void *msg, size_t len);
 /* Poll the completion queues of the queue pair for at most `max` completions, hand the received messages to the lend,
  * and call hugepin_lend_progress. For completion queues that serve this lendq alone. Returns the number of completions
  * taken. If there was none: -ESHUTDOWN when the queue pair has failed, -EIO (polling failed), or the provider's error
- * at a post. -EILSEQ: the peer sent bytes that no lend sends. They are ignored. -ENOMEM, or another error of
+ * at a post. -EILSEQ: the peer sent bytes that no lend sends. They are ignored. -ENOMEM, -ENOTCONN, or another error of
  * hugepin_lend_message: the lend could not take a message, so the queue pair was moved to the error state. */
 int hugepin_lendq_poll(hugepin_lendq *q, int max);
 

@@ -61,7 +61,8 @@ int hugepin_lendq_send(hugepin_lendq *q, const void *msg, size_t len)
 /* ------------------------------------------------------------------ receiving */
 
 /* A callback of the queue, for each record. A record that cannot be a message goes to the lend as an empty one, because
- * the lend counts these. If the lend cannot take a message, the connection ends, because none may be left out. */
+ * the lend counts these. If the lend cannot take a message, the connection ends, because none may be left out. So it does
+ * if the lend has lost the peer, since otherwise the program would not hear of that. */
 static void hear(void *arg, const struct hugepin_sg_record *r)
 {
 	struct hugepin_lendq *q = arg;
@@ -69,7 +70,7 @@ static void hear(void *arg, const struct hugepin_sg_record *r)
 	if (q->over)
 		return;
 	int err = hugepin_lend_message(q->lend, q->peer, whole ? r->data : "", whole ? r->len : 0);
-	if (!err || err == -ENOTCONN)
+	if (!err)
 		return;
 	atomic_store_explicit(&q->report, err, memory_order_relaxed);
 	q->over = err != -EILSEQ;

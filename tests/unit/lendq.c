@@ -552,20 +552,22 @@ TEST(a_queue_pair_that_fails_makes_the_peer_gone_once_however_it_is_noticed)
 
 TEST(a_message_that_the_lend_cannot_take_ends_the_connection)
 {
-	for (int by_wc = 0; by_wc < 2; by_wc++) {
+	static const int errors[] = { -ENOMEM, -ENOTCONN /* the peer is lost */ };
+	for (int i = 0; i < 4; i++) {
+		const int error = errors[i / 2];
 		struct ibv_wc wc;
 		begin((struct hugepin_lendq_attr){ .depth = 4 });
 		struct hugepin_lend *l = &side[0].lend;
 		mock.pace = 0;
-		for (int i = 0; i < 3; i++)
+		for (int k = 0; k < 3; k++)
 			EXPECT_EQ(say_locked(&side[1].lend, 0, 20), 0);
 		mock_run(side[1].qp[0], 3);
-		l->refuses = -ENOMEM;
-		if (by_wc) {
+		l->refuses = error;
+		if (i % 2) {
 			EXPECT_EQ(ibv_poll_cq(side[0].cq[0], 1, &wc), 1);
-			EXPECT_EQ(hugepin_sg_wc(&wc), -ENOMEM);
+			EXPECT_EQ(hugepin_sg_wc(&wc), error);
 		} else {
-			EXPECT_EQ(hugepin_lendq_poll(l->queue[0], 9), -ENOMEM);
+			EXPECT_EQ(hugepin_lendq_poll(l->queue[0], 9), error);
 		}
 		EXPECT_EQ(l->gone[0], 1);
 		EXPECT_EQ(side[0].qp[0]->qp.state, IBV_QPS_ERR);
@@ -575,18 +577,6 @@ TEST(a_message_that_the_lend_cannot_take_ends_the_connection)
 		EXPECT_EQ(hugepin_lendq_poll(l->queue[0], 9), -ESHUTDOWN);
 		end();
 	}
-}
-
-TEST_BY(at_depth_four, messages_of_a_peer_that_the_program_has_given_up_are_ignored)
-{
-	EXPECT_EQ(say_locked(&side[1].lend, 0, 20), 0);
-	side[0].lend.refuses = -ENOTCONN;
-	EXPECT_EQ(hugepin_lendq_poll(side[0].lend.queue[0], 9), 1);
-	EXPECT_EQ(side[0].qp[0]->qp.state, IBV_QPS_RTS);
-	side[0].lend.heard[0]++;
-	EXPECT_EQ(say_locked(&side[1].lend, 0, 20), 0);
-	EXPECT_EQ(hugepin_lendq_poll(side[0].lend.queue[0], 9), 1);
-	EXPECT_EQ(side[0].lend.heard[0], 2);
 }
 
 TEST(messages_that_wait_behind_a_failure_are_not_handed_in)
