@@ -221,6 +221,8 @@ static enum hp_why why_of(const struct hp_measured *m, enum hp_answer answer)
 		return hp_medians(m->with, m->rounds).rss_bytes < HP_LITTLE_BYTES ? HP_WHY_TINY : HP_WHY_NOT_TOLD;
 	if (m->sparse) /* what helps it is not hugepages */
 		return HP_WHY_HEAP;
+	if (!gains && helped && hp_medians(m->without, m->rounds).rss_bytes < huge_bytes(m) / 2)
+		return HP_WHY_ZEROS;
 	if (helped && answer == HP_ANSWER_SAME)
 		return HP_WHY_CHEAP;
 	if (!gains && !helped && m->why[0])
@@ -539,6 +541,13 @@ static void say_why(struct sentence *s, const struct hp_measured *m, const struc
 		break;
 	case HP_WHY_HEAP:
 		add(s, "%s; ", m->why);
+		break;
+	case HP_WHY_ZEROS:
+		add(s, "it touches little of its large buffers: ");
+		add_bytes(s, huge_bytes(m));
+		add(s, " of hugepages were filled with zeros, and all of its memory without hugepin is ");
+		add_bytes(s, a.rss_bytes);
+		add(s, "; ");
 		break;
 	case HP_WHY_CHEAP:
 		add(s, "its large buffers lay in hugepages, but page faults and TLB misses cost it little time; ");

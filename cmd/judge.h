@@ -120,6 +120,7 @@ enum hp_why {
 	HP_WHY_NOT_TOLD, /* the heap told nothing of the largest process */
 	HP_WHY_TINY, /* and that process needed next to nothing */
 	HP_WHY_HEAP, /* the heap's sentence */
+	HP_WHY_ZEROS, /* large buffers lay in hugepages, and are mostly untouched */
 	HP_WHY_CHEAP, /* large buffers lay in hugepages, to no avail */
 	HP_WHY_LARGE, /* large buffers, or what there is of them */
 	HP_WHY_IMAGE, /* HUGEPIN_IMAGE */

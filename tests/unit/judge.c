@@ -282,6 +282,10 @@ TEST(the_reason_is_what_the_program_has)
 		{ GAIN, .saves = true, .known = true, .large = 90, .huge = 89, .other = 10, .answer = HP_ANSWER_YES, .why = HP_WHY_LARGE },
 		{ SAME, .saves = true, .known = true, .large = 90, .huge = 89, .other = 10, .answer = HP_ANSWER_SAME, .why = HP_WHY_CHEAP },
 		{ NOISE, .saves = true, .known = true, .large = 90, .huge = 89, .other = 10, .answer = HP_ANSWER_UNSURE, .why = HP_WHY_LARGE },
+		/* Without hugepin it has 300 MiB. */
+		{ LOSS, .saves = true, .known = true, .large = 602, .huge = 602, .answer = HP_ANSWER_SLOWER, .why = HP_WHY_ZEROS },
+		{ LOSS, .saves = true, .known = true, .large = 600, .huge = 600, .answer = HP_ANSWER_SLOWER, .why = HP_WHY_LARGE },
+		{ GAIN, .saves = true, .known = true, .large = 602, .huge = 602, .answer = HP_ANSWER_YES, .why = HP_WHY_LARGE },
 		{ NOISE, .known = true, .large = 90, .huge = 9, .other = 10, .answer = HP_ANSWER_UNSURE, .why = HP_WHY_HEAP },
 		{ NOISE, .known = true, .large = 90, .huge = 0, .other = 10, .answer = HP_ANSWER_SAME, .why = HP_WHY_HEAP },
 		{ NOISE, .saves = true, .known = true, .large = 90, .other = 10, .answer = HP_ANSWER_UNSURE, .why = HP_WHY_HEAP },
@@ -345,6 +349,18 @@ TEST(a_gain_by_other_means_is_called_that)
 		with[i].rss_bytes = 7 << 20;
 	say(&m);
 	SAYS(2, "why: its largest process has 7 MiB, too little to gain from hugepages; page faults");
+}
+
+TEST(zeros_that_nobody_asked_for_are_called_that)
+{
+	runs(without, 1, 1, 0.01);
+	runs(with, 11, 11, 0.01);
+	struct hp_measured m = measured(5);
+	m.known = true;
+	m.large_bytes = m.thp_bytes = (uint64_t)3 << 30;
+	say(&m);
+	SAYS(2, "why: it touches little of its large buffers: 3 GiB of hugepages were filled with zeros, and all of its memory "
+		"without hugepin is 300 MiB; page faults");
 }
 
 TEST(one_round_tells_its_times_only)
