@@ -13,13 +13,19 @@
 
 enum {
 	SIZE_MIN = 16, /* base pages; smaller buffers have too little to save */
-	PIECES = 8, /* chunks of one buffer that are looked at */
-	LITTLE = 1, /* a buffer is touched little if at most so many pieces beside the first are touched */
+	PIECES = 7, /* of one buffer that are looked at, each a chunk, beside its first chunk */
+	WINDOW = 16, /* chunks of a piece until one that is touched is found; aligned, so they lie in one hugepage */
+	LITTLE = 1, /* a buffer is touched little if at most so many pieces beside that one are touched */
 	/* chunks of memory handed out after a buffer until the program has had time to use it */
 	LATER = 8 << (20 - HP_CHUNK_SHIFT),
-	/* chunks of memory handed out for one look at a buffer; DENSE: in a program that fills its buffers */
+	/* Chunks of memory handed out for one look at a buffer. DENSE: in a program that fills its buffers. VAIN: so many
+	 * more for each of the last looks that found nothing touched, up to VAIN_MAX. */
 	EVERY = 1 << (20 - HP_CHUNK_SHIFT),
 	EVERY_DENSE = 8 * EVERY,
+	EVERY_VAIN = 4 * EVERY,
+	VAIN_MAX = 4,
+	/* At most so many buffers of zeros count with one that is touched little, so that one alone decides nothing. */
+	ZERO_MAX = HP_TOUCHED_MIN / 2 - 1,
 	NOTED = 64,
 };
 
@@ -29,16 +35,19 @@ static struct {
 	} noted[NOTED];
 	size_t first, end; /* of what is noted, counted since the start */
 	size_t handed; /* chunks of new memory that were handed out */
+	size_t looked; /* `handed` when the last buffer that was looked at was noted */
+	unsigned vain; /* looks one after the other that found nothing touched, up to VAIN_MAX */
+	unsigned zero; /* of these, looks at buffers that have hugepages of zeros, up to ZERO_MAX */
+	uint64_t vary; /* moves the pieces from look to look */
 	struct hp_touched touched;
 } sparse;
 
 void hp_sparse_note(size_t chunk, size_t n)
 {
-	size_t every = hp_touched_is_dense(&sparse.touched) ? EVERY_DENSE : EVERY;
 	size_t last = sparse.end ? sparse.noted[(sparse.end - 1) % NOTED].at : 0;
 
 	sparse.handed += n;
-	if (n < SIZE_MIN * hp_base_chunks() || sparse.handed - last < every)
+	if (n < SIZE_MIN * hp_base_chunks() || sparse.handed - last < EVERY)
 		return;
 	sparse.noted[sparse.end % NOTED].chunk = chunk;
 	sparse.noted[sparse.end % NOTED].n = n;
@@ -48,12 +57,12 @@ void hp_sparse_note(size_t chunk, size_t n)
 		sparse.first++;
 }
 
-enum piece { ZERO, TOUCHED, UNKNOWN };
+enum piece { ABSENT, ZERO, TOUCHED, UNKNOWN };
 
 /* Whether [at, at + len) is zero. */
 static enum piece read_piece(uintptr_t at, size_t len)
 {
-	static char copy[HP_CHUNK]; /* guarded by hp_heap_lock; a stack may be small */
+	static char copy[WINDOW * HP_CHUNK]; /* guarded by hp_heap_lock; a stack may be small */
 	const struct iovec from = { (void *)at, len }, to = { copy, len };
 	bool zero;
 
@@ -67,44 +76,78 @@ static enum piece read_piece(uintptr_t at, size_t len)
 	return zero ? ZERO : TOUCHED;
 }
 
-static enum piece look_at_piece(size_t chunk)
+/* Look at the chunks [chunk, end), at most WINDOW, of one hugepage. */
+static enum piece look_at_piece(size_t chunk, size_t end)
 {
 	const struct hp_page *g = &hp_span.page[hp_page_of(chunk)];
-	uintptr_t at = hp_chunk_addr(chunk);
-	unsigned char there;
-	enum piece head;
+	const uintptr_t at = hp_chunk_addr(chunk), from = at & -hp_base_page;
+	const size_t len = hp_round_up(hp_chunk_addr(end) - from, hp_base_page), pages = len / hp_base_page;
+	unsigned char there[WINDOW] = { 0 };
+	size_t count = 0;
 
 	/* the program may have given back a part of a page with advice */
 	if (g->state != HP_PAGE_READY || g->lost || g->advised)
 		return UNKNOWN;
-	if (hp_sys(SYS_mincore, at & -hp_base_page, hp_base_page, &there) != 0)
+	if (hp_sys(SYS_mincore, from, len, there) != 0)
 		return UNKNOWN;
+	for (size_t i = 0; i < pages; i++)
+		count += there[i] & 1;
 	/* a page of the pool was there, so the program has given it back by a call that was not seen */
-	if (!(there & 1))
-		return g->kind != HUGEPIN_KIND_HUGETLB ? ZERO : UNKNOWN;
-	if (g->kind == HUGEPIN_KIND_BASE)
-		return TOUCHED;
-	/* most pieces that were touched show it at their head */
-	head = read_piece(at, 64);
-	return head == ZERO ? read_piece(at, HP_CHUNK) : head;
+	if (count < pages && g->kind == HUGEPIN_KIND_HUGETLB)
+		return UNKNOWN;
+	if (count < pages || g->kind == HUGEPIN_KIND_BASE)
+		return count ? TOUCHED : ABSENT;
+	return read_piece(at, (end - chunk) << HP_CHUNK_SHIFT);
 }
 
-/* Look at a buffer that was handed out, and perhaps freed since. One whose first piece is untouched does not count,
- * because the program has not begun to use it. */
+/* Note whether a buffer that the program uses was touched little. Buffers of which THP were found, but only zeros, may
+ * have been filled with them. So these count only with one that was touched little. */
+static void add_look(bool little)
+{
+	for (; little && sparse.zero; sparse.zero--)
+		hp_touched_add(&sparse.touched, true);
+	hp_touched_add(&sparse.touched, little);
+	sparse.vain = 0;
+}
+
+/* Look at a buffer that was handed out, and perhaps freed since. One of which nothing is touched does not count by
+ * itself, because the program may not have begun to use it. The first piece is where most programs begin. The others
+ * are elsewhere in each buffer, because a program may touch all its buffers at the same places. */
 static void look_at(size_t chunk, size_t n)
 {
+	enum piece p = look_at_piece(chunk, chunk + 1);
+	size_t at = chunk, from = chunk + 1, len = n - 1;
+	bool begun = p == TOUCHED, zero = false;
 	unsigned touched = 0;
 
-	if (look_at_piece(chunk) != TOUCHED)
-		return;
-	for (size_t i = 1; i < PIECES && touched <= LITTLE; i++) {
-		enum piece p = look_at_piece(chunk + (n - 1) * i / (PIECES - 1));
-
-		if (p == UNKNOWN)
-			return;
-		touched += p == TOUCHED;
+	sparse.vary += UINT64_C(0x9e3779b97f4a7c15); /* by the golden ratio, which spreads the places evenly */
+	for (size_t i = 0; i < PIECES && p != UNKNOWN && touched <= LITTLE; i++) {
+		/* The buffer's other hugepages may not be there, so look only for what was touched in this one. A page
+		 * of the pool is there even if nobody has touched it. */
+		if (!begun && p == ZERO && hp_span.page[hp_page_of(at)].kind == HUGEPIN_KIND_THP) {
+			zero = true;
+			at &= -HP_PAGE_CHUNKS;
+			from = HP_MAX(chunk, at);
+			len = HP_MIN(chunk + n, at + HP_PAGE_CHUNKS) - from;
+		}
+		at = from + (i * len + sparse.vary % len) / PIECES;
+		if (begun) {
+			p = look_at_piece(at, at + 1);
+			touched += p == TOUCHED;
+		} else {
+			at &= -(size_t)WINDOW;
+			p = look_at_piece(HP_MAX(at, chunk), HP_MIN(at + WINDOW, chunk + n));
+			begun = p == TOUCHED;
+		}
 	}
-	hp_touched_add(&sparse.touched, touched <= LITTLE);
+	if (p == UNKNOWN)
+		return;
+	if (begun) {
+		add_look(touched <= LITTLE);
+	} else {
+		sparse.vain += sparse.vain < VAIN_MAX;
+		sparse.zero += zero && sparse.zero < ZERO_MAX;
+	}
 }
 
 /* Do not look once there may be registrations, which bring in all memory under them, so that nothing could be saved. */
@@ -113,12 +156,22 @@ static bool may_look(void)
 	return hp_config.pages == HP_PAGES_AUTO && !hp_heap_has_hooks();
 }
 
+/* Look at the oldest buffer that was noted, unless it came too soon behind the last one that was looked at. */
+static void look_at_first(void)
+{
+	const size_t i = sparse.first++ % NOTED, every = EVERY + sparse.vain * EVERY_VAIN;
+
+	if (sparse.noted[i].at - sparse.looked < (hp_touched_is_dense(&sparse.touched) ? EVERY_DENSE : every))
+		return;
+	sparse.looked = sparse.noted[i].at;
+	look_at(sparse.noted[i].chunk, sparse.noted[i].n);
+}
+
 void hp_sparse_look(void)
 {
-	if (may_look() && sparse.first < sparse.end && !hp_is_filtered())
-		for (; sparse.first < sparse.end && sparse.handed - sparse.noted[sparse.first % NOTED].at >= LATER;
-		     sparse.first++)
-			look_at(sparse.noted[sparse.first % NOTED].chunk, sparse.noted[sparse.first % NOTED].n);
+	while (may_look() && sparse.first < sparse.end && !hp_is_filtered() &&
+	       sparse.handed - sparse.noted[sparse.first % NOTED].at >= LATER)
+		look_at_first();
 	hp_span.sparse = may_look() && sparse.touched.sparse;
 }
 

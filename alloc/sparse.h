@@ -5,8 +5,8 @@
  *
  * A look reads a few base pages of a buffer by process_vm_readv(2), so memory that the program has made inaccessible is
  * no error. It reads only memory that is there, as mincore(2) says, so it brings nothing in and does not wait for a
- * userfaultfd of the program's. In a process with a filter of system calls, nothing is looked at. A program that writes
- * zeros at the head of its buffers is not noticed, because it seems not to use them yet.
+ * userfaultfd of the program's. In a process with a filter of system calls, nothing is looked at. A buffer in which only
+ * zeros are found may be used sparsely, be filled with zeros, or not be used yet, so it says little (sparse.c).
  *
  * All functions: the caller holds hp_heap_lock.
  */

@@ -41,6 +41,21 @@ TEST_BY(anew, a_gib_touched_little_needs_little_memory)
 	}
 }
 
+/* In three base pages of each, that are not the first. */
+TEST_BY(anew, so_does_a_gib_touched_little_anywhere)
+{
+	for (size_t i = 0; i < COUNT; i++) {
+		buffer[i] = hide(hugepin_malloc(MIB));
+		for (size_t k = 0; k < 3; k++)
+			buffer[i][4096 + (i * 7919 + k * 99991) % (MIB - 4096)] = 7;
+	}
+	struct hugepin_stats s = stats();
+	struct rusage u;
+	getrusage(RUSAGE_SELF, &u);
+	EXPECT(s.hugetlb_bytes || (size_t)u.ru_maxrss * KIB <= 160 * MIB);
+	EXPECT(s.sparse_bytes >= COUNT / 4 * MIB);
+}
+
 TEST_BY(anew, buffers_that_are_filled_have_no_base_pages)
 {
 	for (int i = 0; i < COUNT / 4; i++)

@@ -37,11 +37,12 @@ UNINSTRUMENTED static long map_pool(long len, long prot, long flags)
 UNINSTRUMENTED static long look(long a, long b, long c, long d, long e, long f)
 {
 	const struct iovec *from = (const struct iovec *)d;
-	unsigned char there = 0;
+	unsigned char there[16] = { 0 };
 
 	reads++;
-	raw(SYS_mincore, (long)from->iov_base & -4096L, 4096, (long)&there, 0, 0, 0);
-	absent_read |= !(there & 1);
+	raw(SYS_mincore, (long)from->iov_base & -4096L, (long)from->iov_len, (long)there, 0, 0, 0);
+	for (size_t i = 0; i < from->iov_len / 4096; i++)
+		absent_read |= !(there[i] & 1);
 	return refused ? -refused : raw(SYS_process_vm_readv, a, b, c, d, e, f);
 }
 
@@ -103,6 +104,74 @@ static void little_is_touched(void)
 }
 
 TEST_CASE(buffers_touched_little_lie_in_base_pages_from_then_on, in_child(little_is_touched))
+
+/* Touch `count` base pages of each of so many buffers of 1 MiB, at places that differ, and not the first page. */
+static void touch_elsewhere(int buffers, int count)
+{
+	static uint64_t rand = 4242;
+
+	for (int i = 0; i < buffers; i++) {
+		allocate(1, 0);
+		for (int k = 0; last && k < count; k++)
+			((char *)last)[rand_size(&rand, 4096, MIB - 1)] = 1;
+	}
+}
+
+TEST_BY(in_child, it_does_not_matter_where_buffers_are_touched)
+{
+	pages_free = 0;
+	touch_elsewhere(400, 2);
+	EXPECT(!hp_span.thp || HP_STAT(sparse_bytes) >= 200 * MIB);
+	EXPECT(!absent_read);
+	expect_counted();
+}
+
+TEST_BY(in_child, nor_in_pages_of_the_pool)
+{
+	touch_elsewhere(300, 8);
+	EXPECT(HP_STAT(sparse_bytes) >= 100 * MIB);
+}
+
+TEST_BY(in_child, buffers_filled_with_zeros_stay_in_hugepages)
+{
+	pages_free = 0;
+	for (int i = 0; i < 300; i++) {
+		allocate(1, 0);
+		memset(last, 0, MIB);
+	}
+	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
+	EXPECT(reads < 600); /* such a program is looked at less, too */
+}
+
+/* Each of these buffers is looked at, whatever was found before. Of the untouched ones, each hugepage is had. */
+static void allocate_large(int untouched, int little)
+{
+	for (int i = 0; i < untouched + little; i++) {
+		char *p = hugepin_malloc(18 * MIB);
+
+		for (size_t at = 0; p && !pages_free && at < 18 * MIB; at += HP_PAGE)
+			((volatile char *)p)[at] = 0;
+		if (EXPECT(p) && i >= untouched)
+			p[0] = 1;
+	}
+}
+
+TEST_BY(in_child, one_buffer_touched_little_among_buffers_of_zeros_decides_nothing)
+{
+	pages_free = 0;
+	allocate_large(16, 1);
+	allocate_large(6, 0);
+	EXPECT(!hp_span.sparse);
+}
+
+TEST_BY(in_child, buffers_of_the_pool_that_are_not_used_yet_do_not_count_with_others)
+{
+	for (int i = 0; i < 2; i++)
+		allocate_large(8, 1);
+	allocate(10, 0);
+	EXPECT(pages_free > 0);
+	EXPECT(!hp_span.sparse);
+}
 
 TEST_BY(in_child, pages_that_are_reserved_in_the_pool_go_back_to_it_at_once)
 {
