@@ -228,9 +228,10 @@ int hugepin_domain_close(hugepin_domain *);
 /* Deregister memory that is not pinned, until at most `bytes` are registered; with 0, all of it, also what is registered
  * on demand. What was not used for longest, or is expected to be used last, goes first. Owed work is done before, and
  * with UINT64_MAX nothing else: memory that went away is deregistered, which otherwise waits for the opener's next pin
- * where only the opener may deregister, and for the next pin in a program of one thread. 0. -EBUSY: more is pinned, and
- * nothing else is left. -EPERM: only the opener may deregister. -EDEADLK: this thread is in a callback that runs with a
- * lock of the library, or in a signal handler that has interrupted it. -EINVAL: NULL. -ESTALE. Any thread. Blocks for the backend. */
+ * where only the opener may deregister, and for the next pin in a program of one thread, or of more that has registered
+ * nothing since it started them. 0. -EBUSY: more is pinned, and nothing else is left. -EPERM: only the opener may
+ * deregister. -EDEADLK: this thread is in a callback that runs with a lock of the library, or in a signal handler that
+ * has interrupted it. -EINVAL: NULL. -ESTALE. Any thread. Blocks for the backend. */
 int hugepin_domain_trim(hugepin_domain *, uint64_t bytes);
 
 /* The backend that only locks memory (mlock) and gives no keys. Its ctx is NULL. */

@@ -396,8 +396,9 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 			hp_service_opens_files();
 		if (d->helper)
 			hp_service_ask(&hp_serve_helper_job);
-		/* Start the service thread here, where threads may be started, because later calls only wake it. A
-		 * program of one thread keeps one, and its next pin does the queued work. */
+		/* Start the service thread here, where threads may be started, because later hits only wake it. A
+		 * program of one thread keeps one, and its next pin does the queued work. If it has more by then, its
+		 * next miss starts the service thread (hp_pin_leave()). */
 		if (!__libc_single_threaded)
 			hp_domains_start();
 	}

@@ -53,11 +53,12 @@ void hp_pin_enter(hugepin_domain *d)
 
 void hp_pin_leave(hugepin_domain *d)
 {
-	bool helped = d->helper, hinted = d->hinted;
+	bool helped = d->helper, starts = d->hinted;
 
 	d->hinted = false;
 	hp_unlock(&d->lock);
-	if (hinted)
+	/* Opening starts no service thread in a program of one thread. By now it may have more. */
+	if (starts || (!__libc_single_threaded && !hp_service_running() && !hp_locks_held))
 		hp_domains_start();
 	/* relaxed: the run takes the domain's lock, too */
 	if (helped && !atomic_load_explicit(&hp_serve_helper_job.asked, memory_order_relaxed))

@@ -40,7 +40,8 @@ int hp_pin_check(const hugepin_domain *d, const void *addr, size_t len, unsigned
 bool hp_pin_settled(const hugepin_domain *d, const void *addr, size_t len);
 
 /* enter(): lock the domain, unpublish the regions in queued ranges, and deregister dead regions. leave(): unlock the
- * domain, and wake the helper to take the record of the miss. */
+ * domain, wake the helper to take the record of the miss, and see to it that a program of several threads has a service
+ * thread, which deregisters what goes away. */
 void hp_pin_enter(hugepin_domain *d);
 void hp_pin_leave(hugepin_domain *d);
 

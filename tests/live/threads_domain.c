@@ -147,4 +147,77 @@ TEST_BY(alone, a_program_with_a_domain_changes_its_user)
 	EXPECT(!there); /* the thread with the old user has ended */
 }
 
+static int reg_any(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
+{
+	(void)ctx, (void)addr, (void)len, (void)access;
+	*ret_ = (struct hugepin_reg){ .lkey = 1, .rkey = 1 };
+	return 0;
+}
+
+static int dereg_any(void *ctx, struct hugepin_reg *r)
+{
+	(void)ctx, (void)r;
+	return 0;
+}
+
+static int allow_all(void *ctx, struct hugepin_limits *ret_)
+{
+	(void)ctx;
+	*ret_ = (struct hugepin_limits){ .access = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ |
+						   HUGEPIN_REMOTE_WRITE };
+	return 0;
+}
+
+static void note_expiry(void *expired, const struct hugepin_expiry *e)
+{
+	(void)e;
+	atomic_store((atomic_bool *)expired, true);
+}
+
+static void *wait_for_end(void *arg)
+{
+	for (;;)
+		pause();
+	return arg;
+}
+
+static void unmap_with_threads(unsigned access, uint32_t flags)
+{
+	static const struct hugepin_backend backend = {
+		.size = sizeof backend, .name = "any", .reg = reg_any, .dereg = dereg_any, .limits = allow_all
+	};
+	static atomic_bool expired;
+	const struct hugepin_attr attr = {
+		.size = sizeof attr, .flags = flags, .expire = note_expiry, .expire_arg = &expired
+	};
+	struct hugepin_pin pin;
+	pthread_t t;
+	char *p = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (!EXPECT(p != MAP_FAILED) || !EXPECT_EQ(hugepin_domain_open(&backend, NULL, &attr, &domain), 0) ||
+	    !EXPECT(__libc_single_threaded) || !EXPECT_EQ(pthread_create(&t, NULL, wait_for_end, NULL), 0))
+		return;
+	if (EXPECT_EQ(hugepin_pin(domain, p, MIB, access, &pin), 0))
+		EXPECT_EQ(hugepin_unpin(domain, &pin), 0);
+	munmap(p, MIB);
+	for (int i = 0; i < 2000 && !atomic_load(&expired); i++)
+		sleep_ms(10);
+	EXPECT(atomic_load(&expired));
+}
+
+static void unmap_for_peers(void)
+{
+	unmap_with_threads(HUGEPIN_REMOTE_WRITE, 0);
+}
+
+static void unmap_for_itself(void)
+{
+	unmap_with_threads(0, HUGEPIN_EXPIRE_LOCAL);
+}
+
+TEST(a_domain_opened_before_the_programs_threads_hears_of_unmapped_memory_without_a_call)
+{
+	alone(unmap_for_peers);
+	alone(unmap_for_itself);
+}
+
 LIVE_MAIN
