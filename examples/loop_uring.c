@@ -137,7 +137,7 @@ int main(int argc, char **argv)
 				io_uring_cqe_seen(&ring, cqe);
 			}
 		} while (io_uring_sq_ready(&ring));
-		if (attached) /* let go of what was deregistered */
+		if (attached) /* let go of what others may need */
 			hugepin_ring_use(attached, NULL);
 		if (epoll_wait(ep, &event, 1, -1) < 1 || !event.data.fd)
 			continue;

@@ -55,9 +55,10 @@ int hugepin_uring_attach(hugepin_domain *, struct io_uring *ring, hugepin_ring *
 
 /* Make the index of a pin of the domain valid in this ring: before the request that names it, while the pin is out. A
  * few instructions if it is valid already; otherwise the kernel clones the slot, and the call may wait for another
- * thread that registers. What was deregistered meanwhile is cleared in this ring. Its slot is not used again, and its
- * memory stays pinned beyond the budget, until the last ring has done so: a thread that pins nothing for long, and one
- * whose pin failed for want of room, calls this with pin NULL, which does that alone.
+ * thread that registers. What was deregistered meanwhile is cleared in this ring. Until the last ring has done so, its
+ * slot and its memory count as in use, and pins may wait up to 100 ms for that. So a thread calls this with pin NULL
+ * before it sleeps, which does that alone, and when more than half of the budget or of the slots is in use also clears
+ * what no pin holds. Indexes of pins that are out stay valid.
  * 0. -EINVAL: NULL, or the pin is none of the domain's. -EPERM: another thread owns the ring. -ENOMEM. -ESTALE: the
  * domain is the parent process's; only for what is not valid already. Or an error of io_uring_register(2). */
 int hugepin_ring_use(hugepin_ring *, const struct hugepin_pin *pin);

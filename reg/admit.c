@@ -23,17 +23,45 @@
 #define LATE_STEP_NS UINT64_C(20000000)
 #define LATE_STEPS (LATE_NS / LATE_STEP_NS)
 
-/* After all was evicted in vain, evict nothing for the same for so long. */
-#define VAIN_NS UINT64_C(1000000000)
-
 /* relaxed: a number that no other registration has */
 static _Atomic uint64_t numbers; /* registrations so far, of all domains, and of the parent process */
 
 /* ------------------------------------------------------------------ room */
 
-bool hp_region_fits(const hugepin_domain *d, size_t len, unsigned access, const struct hp_ready *own)
+/* What was deregistered and is not free yet. */
+struct held {
+	size_t bytes;
+	uint32_t regs;
+};
+
+/* This thread lets go of what it can. */
+static struct held let_go_of_held(hugepin_domain *d)
 {
-	uint64_t bytes = d->stats.pinned_bytes, regions = d->stats.regions;
+	struct held h = { .regs = 0 };
+	int state;
+
+	if (!d->backend->held)
+		return h;
+	state = hp_foreign_begin();
+	d->backend->held(d->ctx, &h.bytes, &h.regs);
+	hp_foreign_end(state);
+	atomic_store_explicit(&d->held_bytes, h.bytes, memory_order_relaxed); /* state.h */
+	atomic_store_explicit(&d->held_regs, h.regs, memory_order_relaxed);
+	return h;
+}
+
+/* There will be room when other threads let go. */
+static int wait_for_held(hugepin_domain *d)
+{
+	/* relaxed: state.h */
+	if (!atomic_load_explicit(&d->held_since_ns, memory_order_relaxed))
+		atomic_store_explicit(&d->held_since_ns, hp_clock_ns(), memory_order_relaxed);
+	return -EAGAIN;
+}
+
+static bool fits(const hugepin_domain *d, size_t len, unsigned access, const struct hp_ready *own, struct held held)
+{
+	uint64_t bytes = d->stats.pinned_bytes + held.bytes, regions = d->stats.regions + held.regs;
 
 	for (unsigned i = 0; d->ready && i < d->ready->count; i++) {
 		const struct hp_ready *r = &d->ready->list[i];
@@ -48,25 +76,9 @@ bool hp_region_fits(const hugepin_domain *d, size_t len, unsigned access, const 
 	return !hp_is_pinning(access) || (bytes <= d->bytes_max && len <= d->bytes_max - bytes);
 }
 
-/* Whether [start, end) is at least what was refused when nothing was left to evict: of the heap as many bytes, because
- * most of its memory is in hugepages; else the same memory, because other memory may be in smaller pages. */
-static bool is_like_vain(const hugepin_domain *d, uintptr_t start, uintptr_t end)
+bool hp_region_fits(const hugepin_domain *d, size_t len, unsigned access, const struct hp_ready *own)
 {
-	const struct hp_vain *v = &d->vain;
-
-	if (!v->end || d->dmabuf || hp_in_span(d, start) != v->on_heap)
-		return false;
-	return v->on_heap ? end - start >= v->end - v->start : start <= v->start && end >= v->end;
-}
-
-/* Whether evicting for [start, end) would be in vain, because it was a moment ago, and would not leave less pinned
- * than then. The kernel may count more than is registered: all of a hugepage, or memory that others use. */
-static bool is_vain(const hugepin_domain *d, uintptr_t start, uintptr_t end)
-{
-	const uint64_t pinned_bytes = d->stats.pinned_bytes, left_bytes = d->vain.left_bytes;
-
-	return is_like_vain(d, start, end) && d->backend->now_ns(d->ctx) - d->vain.at_ns < VAIN_NS &&
-	       pinned_bytes >= left_bytes && !hp_evict_frees(d, pinned_bytes - left_bytes + 1);
+	return fits(d, len, access, own, (struct held){ .regs = 0 });
 }
 
 /* Whether [start, end) may fit if all were evicted that is in no use. */
@@ -74,8 +86,7 @@ static bool may_fit(const hugepin_domain *d, uintptr_t start, uintptr_t end, uns
 {
 	const uint64_t bytes = d->stats.pinned_bytes + (end - start);
 
-	return !hp_is_pinning(access) || bytes <= d->bytes_max ||
-	       (hp_evict_frees(d, bytes - d->bytes_max) && !is_vain(d, start, end));
+	return !hp_is_pinning(access) || bytes <= d->bytes_max || hp_evict_frees(d, bytes - d->bytes_max);
 }
 
 /* Have the kernel, or else the interposed calls, tell the cache when this foreign memory goes away. If the kernel's
@@ -169,12 +180,13 @@ static int call_reg(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned 
 	return err;
 }
 
-/* A dma-buf's addresses are the device's. */
-static void note_vain(hugepin_domain *d, const struct hp_region *r, uint64_t now_ns)
+/* Whether the kernel counts as much for r as the budget has. It counts all of a hugepage, however little is registered. */
+static bool takes_all(const hugepin_domain *d, const struct hp_region *r, unsigned access)
 {
-	if (!d->dmabuf)
-		d->vain = (struct hp_vain){ .start = r->start, .end = r->end, .on_heap = hp_in_span(d, r->start),
-					    .left_bytes = d->stats.pinned_bytes, .at_ns = now_ns };
+	struct hugepin_extent x;
+
+	return hp_is_pinning(access) && hp_region_is_heap(r) && hp_heap_extent((void *)r->start, &x) &&
+	       x.kind != HUGEPIN_KIND_BASE && held_end(r->end) - held_start(r->start) >= d->bytes_max;
 }
 
 /* Register r with the backend. After each refusal evict a region and try again, while there is one to evict, and while
@@ -183,7 +195,6 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 {
 	uint64_t start_ns = d->backend->now_ns(d->ctx), now_ns, failed = d->stats.failed;
 	unsigned waits = d->late && d->deregistered_at_ns ? LATE_STEPS : 0;
-	const bool vain = evict && hp_is_pinning(access) && is_vain(d, r->start, r->end);
 	int err;
 
 	for (;;) {
@@ -194,20 +205,19 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 		HP_DSTAT(d, refused, 1);
 		if (!evict || d->stats.failed != failed)
 			break;
-		if (!vain && hp_evict_one(d, HP_EVICTED_REFUSED))
+		if (let_go_of_held(d).bytes >= r->end - r->start)
+			return wait_for_held(d);
+		if (!takes_all(d, r, access) && hp_evict_one(d, HP_EVICTED_REFUSED)) {
+			let_go_of_held(d);
 			continue;
-		/* Although no region is left to evict, the kernel may still charge memory that was deregistered. */
-		if (!waits-- || now_ns - d->deregistered_at_ns > LATE_NS) {
-			if (!vain && hp_is_pinning(access))
-				note_vain(d, r, now_ns);
-			break;
 		}
+		/* Although no region is left to evict, the kernel may still charge memory that was deregistered. */
+		if (!waits-- || now_ns - d->deregistered_at_ns > LATE_NS)
+			break;
 		hp_futex_sleep(LATE_STEP_NS);
 	}
 	if (err == 0)
 		HP_DSTAT(d, registered_ns, now_ns - start_ns);
-	if (err == 0 && is_like_vain(d, r->start, r->end))
-		d->vain = (struct hp_vain){ 0 };
 	hp_probe_registration(d->number, r->start, r->end - r->start, r->kind, now_ns - start_ns, (uint64_t)-err);
 	return !is_full(err) ? err : d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
 }
@@ -302,9 +312,11 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	if (hp_is_pinning(access) && len > d->bytes_max)
 		return -ENOBUFS;
 	evict = evict && may_fit(d, start, end, access);
-	while (!hp_region_fits(d, len, access, ready)) {
+	while (!fits(d, len, access, ready, let_go_of_held(d))) {
 		bool crowded = evict && d->stats.regions >= d->regs_max;
 
+		if (evict && hp_region_fits(d, len, access, ready))
+			return wait_for_held(d);
 		HP_DSTAT(d, crowded, crowded);
 		if (!evict || !hp_evict_one(d, crowded ? HP_EVICTED_COUNT : HP_EVICTED_BUDGET))
 			return d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
@@ -329,6 +341,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 		}
 	}
 	begin(d, r, &want);
+	atomic_store_explicit(&d->held_since_ns, 0, memory_order_relaxed); /* state.h */
 	*ret_ = r;
 	return 0;
 out_region:

@@ -9,7 +9,8 @@
 /* Register [start, end) for `access` within the budget, without publishing the region. With HUGEPIN_ON_DEMAND in
  * `access`, no memory is pinned, held, watched or charged to the budget. An UNCACHED region is never published: only
  * the pin that it is made for finds it, and the caller must count that pin next. evict: other regions may be evicted to
- * make room. gen: the number of the heap's extent, or 0 for foreign memory. Returns 0 and *ret_, -ENOBUFS, -ENOMEM, or
+ * make room; -EAGAIN: there will be room when other threads let go of what the backend holds, so no more is evicted.
+ * gen: the number of the heap's extent, or 0 for foreign memory. Returns 0 and *ret_, -ENOBUFS, -ENOMEM, or
  * the backend's error; -ENXIO: nobody would tell when the memory goes away. For foreign memory also -EXDEV: it is
  * shared or a file's; -EADDRINUSE: the kernel refuses to watch it. */
 int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned access, enum hp_region_kind kind,

@@ -120,7 +120,7 @@ static void note_refusal(hugepin_domain *d, uintptr_t start, uintptr_t end, uint
 {
 	struct hp_refused *f = refused_at(d, start, end);
 
-	if (!gen || err == -ENOBUFS || err == -ENOMEM)
+	if (!gen || err == -ENOBUFS || err == -ENOMEM || err == -EAGAIN)
 		return;
 	if (!is_of(f, start, end, gen))
 		*f = (struct hp_refused){ .start = start, .end = end, .gen = gen, .waits = 1 };
@@ -352,7 +352,7 @@ static int cover_exact(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
  * the memory goes away. */
 static bool is_for_demand(int err)
 {
-	return err == -ENOBUFS || err == -ENOMEM || err == -EPERM || err == -ENXIO || err == -EXDEV ||
+	return err == -ENOBUFS || err == -EAGAIN || err == -ENOMEM || err == -EPERM || err == -ENXIO || err == -EXDEV ||
 	       err == -EADDRINUSE || err == -EBUSY;
 }
 
@@ -399,6 +399,7 @@ static enum hp_once reason_of(int err)
 	case -EADDRINUSE: return HP_ONCE_UNWATCHABLE;
 	case -EBUSY: return HP_ONCE_DISCARDED;
 	case -ENOBUFS:
+	case -EAGAIN:
 	case -ENOMEM: return HP_ONCE_BUDGET;
 	case -EMSGSIZE: return HP_ONCE_LENGTH;
 	case -EFAULT:
@@ -498,7 +499,7 @@ struct hp_region *hp_cover_find(hugepin_domain *d, uintptr_t addr, size_t len, u
 	return r && (len <= r->end - addr || r->cut) ? r : NULL;
 }
 
-int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned access, int once, bool evict,
+int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned access, int once, bool evict, bool waits,
 		 struct hp_region **ret_)
 {
 	uintptr_t addr = (uintptr_t)addr_, start = round_down(addr, hp_base_page),
@@ -519,6 +520,8 @@ int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned acce
 			bring_in_new(d, *ret_, true);
 			return 0;
 		}
+		if (err == -EAGAIN && waits)
+			goto out_later;
 		once = (int)reason_of(err);
 	}
 	HP_DSTAT(d, uncached, 1);
@@ -527,7 +530,13 @@ int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned acce
 		HP_DSTAT(d, uncached, -1);
 	else
 		bring_in_new(d, *ret_, true);
-	return err;
+	if (err != -EAGAIN)
+		return err;
+	if (!waits)
+		return -ENOBUFS;
+out_later:
+	HP_DSTAT(d, misses, -1); /* it counts when it is tried again */
+	return -EAGAIN;
 }
 
 int hp_cover_dmabuf(hugepin_domain *d, const struct hp_dmabuf *dmabuf, uintptr_t start, size_t len, unsigned access,
@@ -544,7 +553,7 @@ int hp_cover_dmabuf(hugepin_domain *d, const struct hp_dmabuf *dmabuf, uintptr_t
 	err = hp_region_register(d, start, end, access, HP_REGION_UNCACHED, 0, evict, ret_);
 	d->dmabuf = NULL;
 	if (err)
-		return err;
+		return err == -EAGAIN ? -ENOBUFS : err;
 	HP_DSTAT(d, uncached, 1);
 	count_once(d, HP_ONCE_ASKED);
 	hp_probe_uncached(d->number, start, end - start, HP_ONCE_ASKED);

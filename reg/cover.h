@@ -11,9 +11,10 @@
 struct hp_region *hp_cover_find(hugepin_domain *d, uintptr_t addr, size_t len, unsigned access);
 
 /* Find a region that serves this pin, or register one. once: HP_CACHED, or the reason to register only for this pin
- * (enum hp_once). evict: others may be evicted to make room. 0 and *ret_, or -errno as hugepin_pin(). */
+ * (enum hp_once). evict: others may be evicted to make room. waits: -EAGAIN if there will be room when other threads
+ * let go of what the backend holds. 0 and *ret_, or -errno as hugepin_pin(). */
 enum { HP_CACHED = -1 };
-int hp_cover_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, bool evict,
+int hp_cover_pin(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, bool evict, bool waits,
 		 struct hp_region **ret_);
 
 /* Register a part of a dma-buf for one pin, with addresses from `start` on, or as much of it as the device takes at a

@@ -57,6 +57,33 @@ void hp_domain_unlock(hugepin_domain *d)
 	hp_unlock(&d->lock);
 }
 
+static bool is_over_half(uint64_t n, uint64_t max)
+{
+	return n > max / 2;
+}
+
+bool hp_domain_is_short(const hugepin_domain *d)
+{
+	/* relaxed: numbers */
+	return is_over_half(HP_DSTAT_GET(d, pinned_bytes) + atomic_load_explicit(&d->held_bytes, memory_order_relaxed),
+			    d->bytes_max) ||
+	       is_over_half(HP_DSTAT_GET(d, regions) + atomic_load_explicit(&d->held_regs, memory_order_relaxed),
+			    d->regs_max) ||
+	       HP_DSTAT_GET(d, refused);
+}
+
+uint32_t hp_domain_pins(uint32_t region)
+{
+	return hp_region_pins(&hp_regions[region]);
+}
+
+void hp_domain_has_room(hugepin_domain *d)
+{
+	/* relaxed: who waits comes back by itself, too (answer.c) */
+	if (atomic_exchange_explicit(&d->held_since_ns, 0, memory_order_relaxed))
+		hp_answer_stays(d);
+}
+
 /* ------------------------------------------------------------------ fork */
 
 /* Numbers of the domains that are closed. Guarded by the lock of opening and closing. */
@@ -310,10 +337,12 @@ static void empty_domain(hugepin_domain *d)
 	d->gone.count = d->prefetches_count = d->requests_count = 0;
 	hp_queue_unlock(d, mask);
 	d->deregistered_at_ns = 0;
+	atomic_store_explicit(&d->held_bytes, 0, memory_order_relaxed);
+	atomic_store_explicit(&d->held_regs, 0, memory_order_relaxed);
+	atomic_store_explicit(&d->held_since_ns, 0, memory_order_relaxed);
 	d->extent_bytes = d->rounded_bytes = 0;
 	d->places = 0;
 	d->exact_count = 0;
-	d->vain = (struct hp_vain){ 0 };
 	memset(d->refused, 0, sizeof d->refused);
 	d->lend_hooks = NULL;
 	d->ready = NULL;

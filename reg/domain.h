@@ -11,4 +11,15 @@ bool hp_domain_mine(const hugepin_domain *d); /* whether this process opened the
 void hp_domain_lock(hugepin_domain *d);
 void hp_domain_unlock(hugepin_domain *d);
 
+/* Whether more than half of the budget or of the registrations that there may be is in use, or more was refused.
+ * Without the lock it may be a little old. */
+bool hp_domain_is_short(const hugepin_domain *d);
+
+/* The pins out of a region, which is the lower half of their refs. */
+uint32_t hp_domain_pins(uint32_t region);
+
+/* What the backend held (struct hugepin_backend) has become less: requests that wait for it are served. Call without
+ * the lock. */
+void hp_domain_has_room(hugepin_domain *d);
+
 #endif

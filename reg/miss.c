@@ -20,6 +20,9 @@
 #include "reg/track.h"
 #include "reg/uffd.h"
 
+#define HELD_NS UINT64_C(100000000)
+#define HELD_STEP_NS UINT64_C(1000000)
+
 int hp_pin_check(const hugepin_domain *d, const void *addr, size_t len, unsigned access)
 {
 	uintptr_t end;
@@ -104,12 +107,13 @@ static void pin_region(hugepin_domain *d, struct hp_region *r, uintptr_t addr, s
 	hp_pin_fill(ret_, addr, HP_MIN(len, covered), r->keys, d->ref | hp_region_index(r));
 }
 
-int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, uint64_t time,
-		      uint64_t site, struct hugepin_pin *ret_)
+int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, bool waits,
+		  uint64_t time, uint64_t site, struct hugepin_pin *ret_)
 {
 	uint64_t registered = d->stats.registered, misses = d->stats.misses;
 	struct hp_region *r;
-	int err = hp_cover_pin(d, addr, len, access & d->access_mask, once, !(access & HUGEPIN_PIN_NO_EVICT), &r);
+	int err = hp_cover_pin(d, addr, len, access & d->access_mask, once, !(access & HUGEPIN_PIN_NO_EVICT),
+			       waits, &r);
 
 	if (err) {
 		HP_DSTAT(d, nobufs, err == -ENOBUFS);
@@ -141,6 +145,15 @@ unsigned hp_pin_access(const hugepin_domain *d, unsigned access)
 	return access & ~HP_PIN_BITS ? access : access | d->access;
 }
 
+/* Whether a pin may wait for other threads to let go of what the backend holds. A thread that never does so holds up
+ * the others once: then their pins fail until something is registered again. */
+static bool may_wait(const hugepin_domain *d)
+{
+	const uint64_t since_ns = atomic_load_explicit(&d->held_since_ns, memory_order_relaxed); /* state.h */
+
+	return !since_ns || hp_clock_ns() - since_ns < HELD_NS;
+}
+
 /* tells: the domain's lend is told if there is no room. */
 static int pin_slowly(hugepin_domain *d, const void *addr, size_t len, unsigned access, uint64_t site, bool tells,
 		      struct hugepin_pin *ret_)
@@ -156,12 +169,16 @@ static int pin_slowly(hugepin_domain *d, const void *addr, size_t len, unsigned 
 		return err;
 	if (once == HP_CACHED && !hp_pin_settled(d, addr, len))
 		once = HP_ONCE_CHANGING;
-	hp_pin_enter(d);
-	err = hp_pin_locked(d, addr, len, access, once, time, site, ret_);
-	if (tells)
-		hp_pin_tell_crowded(d, addr, len, access, err);
-	hp_pin_leave(d);
-	return err;
+	for (;;) {
+		hp_pin_enter(d);
+		err = hp_pin_locked(d, addr, len, access, once, may_wait(d), time, site, ret_);
+		if (tells)
+			hp_pin_tell_crowded(d, addr, len, access, err);
+		hp_pin_leave(d);
+		if (err != -EAGAIN)
+			return err;
+		hp_futex_sleep(HELD_STEP_NS);
+	}
 }
 
 HP_COLD int hp_pin_missed(hugepin_domain *d, const void *addr, size_t len, unsigned access, struct hugepin_pin *ret_,
@@ -306,8 +323,8 @@ bool hp_pin_for(hugepin_domain *d, const struct hp_pin_request *q, struct hugepi
 		return false;
 	hp_gone_drain(d);
 	hp_region_deregister_dead(d);
-	*ret_err = hp_pin_locked(d, q->addr, q->len, q->access, once, q->time, q->site, ret_);
+	*ret_err = hp_pin_locked(d, q->addr, q->len, q->access, once, may_wait(d), q->time, q->site, ret_);
 	hp_pin_tell_crowded(d, q->addr, q->len, q->access, *ret_err);
 	hp_pin_leave(d);
-	return true;
+	return *ret_err != -EAGAIN;
 }

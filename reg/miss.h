@@ -45,9 +45,9 @@ bool hp_pin_settled(const hugepin_domain *d, const void *addr, size_t len);
 void hp_pin_enter(hugepin_domain *d);
 void hp_pin_leave(hugepin_domain *d);
 
-/* Pin by a region that is there or is registered now. once: as hp_cover_pin(); time, site: for the helper. */
-int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, uint64_t time,
-		  uint64_t site, struct hugepin_pin *ret_);
+/* Pin by a region that is there or is registered now. once, waits: as hp_cover_pin(); time, site: for the helper. */
+int hp_pin_locked(hugepin_domain *d, const void *addr, size_t len, unsigned access, int once, bool waits,
+		  uint64_t time, uint64_t site, struct hugepin_pin *ret_);
 
 /* Tell the lend if `err` says that there was no room, unless the pin may take none from others. Call before leave(). */
 void hp_pin_tell_crowded(const hugepin_domain *d, const void *addr, size_t len, unsigned access, int err);
@@ -68,8 +68,8 @@ int hp_pin_for_lend(hugepin_domain *d, const void *addr, size_t len, unsigned ac
 /* The region of a first hit: under hybrid it may be registered on demand and not be in memory. */
 void hp_pin_bring_in(hugepin_domain *d, struct hp_region *r);
 
-/* For the service thread: pin for a request, as hugepin_pin(). False: the domain's lock stays taken. *ret_err: 0 and
- * *ret_, or -errno. */
+/* For the service thread: pin for a request, as hugepin_pin(). False: the domain's lock stays taken, or other threads
+ * have to let go of what the backend holds. *ret_err: 0 and *ret_, or -errno. */
 bool hp_pin_for(hugepin_domain *d, const struct hp_pin_request *q, struct hugepin_pin *ret_, int *ret_err);
 
 #endif

@@ -161,7 +161,7 @@ static int pin_pieces(hugepin_domain *d, struct walk *w, const struct walk *unti
 		int err = -EMSGSIZE;
 
 		if (*pins < max)
-			err = hp_pin_locked(d, addr, walk_left(w), access, once, 0, 0, &ret_[*pins]);
+			err = hp_pin_locked(d, addr, walk_left(w), access, once, false, 0, 0, &ret_[*pins]);
 		hp_pin_tell_crowded(d, addr, walk_left(w), access, err);
 		if (err)
 			return err;

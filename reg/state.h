@@ -245,14 +245,6 @@ struct hp_refused {
 };
 enum { HP_REFUSED_BITS = 6 };
 
-/* The last registration that the kernel refused although nothing was left to evict (admit.c). end 0: none. */
-struct hp_vain {
-	uintptr_t start, end;
-	bool on_heap;
-	uint64_t left_bytes; /* pinned at that time, and all of it in use */
-	uint64_t at_ns;
-};
-
 /* A range of memory that went away. The thread that notices this queues the range in each domain (gone.c). A discard in
  * the queue is younger than each unmap there that overlaps it. */
 struct hp_range {
@@ -353,12 +345,17 @@ struct hugepin_domain {
 	uint32_t exact_count; /* exact regions */
 	uint64_t extent_gen; /* number of the youngest extent that hp_cover_new_extents() has seen */
 	uint64_t deregistered_at_ns;
+	/* What the backend's held() last said. relaxed: numbers */
+	_Atomic uint64_t held_bytes;
+	_Atomic uint32_t held_regs;
+	/* When the first pin found that there is room but for that. 0: something has been registered since, or the
+	 * backend holds less. relaxed: a time, by which a request stops waiting */
+	_Atomic uint64_t held_since_ns;
 	struct hp_helper *helper; /* or NULL */
 	/* The program's callback before a registration for remote access (expire_local: any) ends, or NULL. */
 	bool expire_local;
 	void (*expire)(void *arg, const struct hugepin_expiry *);
 	void *expire_arg;
-	struct hp_vain vain;
 	struct hp_refused refused[1 << HP_REFUSED_BITS]; /* by a hash of the range */
 	struct hp_region *turning; /* is registered a second time, so it is not evicted; or NULL */
 	bool hinted; /* a miss has queued a hint, of which nobody has told the service thread yet */

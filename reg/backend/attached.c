@@ -3,9 +3,13 @@
  *
  * A copy is made when the ring first needs it (hugepin_ring_use), by the thread that calls, because the kernel takes
  * changes of a ring with an owner from its owner only. So registering costs the same with any number of rings. For the
- * same reason a copy of a slot that was deregistered stays until that thread's next call, or until there is no room
- * left and the thread that registers may change the ring. Until then the slot is not used again, so an index never
- * means other memory than the pin's.
+ * same reason a copy of a slot that was deregistered stays until that thread's next call. Until then the slot is not
+ * used again, so an index never means other memory than the pin's, and slot and memory are not free: the domain counts
+ * them as in use (`held` of the backend).
+ *
+ * A thread that sleeps lets go of nothing. So before it sleeps (a use without a pin) its ring keeps copies only of what
+ * is pinned, if the domain is short of room. That is decided by halves: sleeping rings hold at most half of the budget
+ * and of the slots, and the other half serves the threads that are awake.
  *
  * Threads: `has` is read without a lock. A bit that is set belongs to the pin in the caller's hand: as long as the bit
  * is set the slot's memory stays the same, and the pin was made after that memory was registered.
@@ -34,6 +38,8 @@ struct hugepin_ring {
 	struct hp_ring ring;
 	uint64_t ref; /* the domain's, which the refs of its pins begin with */
 	pid_t tid; /* of the thread that attached the ring: its owner, if it has one */
+	bool has_owner;
+	_Atomic uint32_t copies; /* bits that are set in `has`; relaxed: the owner's calls change it */
 	/* The domain's outlived_count up to which this ring has cleared its copies. relaxed: as that. */
 	_Atomic uint64_t cleared;
 	_Atomic uint64_t has[]; /* bit i: the ring has a copy of slot slot0 + i; changed with the lock */
@@ -70,11 +76,13 @@ static void drop_copy(hugepin_ring *r, size_t i)
 
 	/* relaxed: who has a pin of the slot's next memory got it after this, by the lock */
 	atomic_fetch_and_explicit(&r->has[i >> 6], ~(UINT64_C(1) << (i & 63)), memory_order_relaxed);
-	if (--u->holders[i] || !hp_bit(u->outlived, i))
+	atomic_fetch_sub_explicit(&r->copies, 1, memory_order_relaxed);
+	if (--u->slot[i].holders || !hp_bit(u->outlived, i))
 		return;
 	hp_bit_clear(u->outlived, i);
 	hp_bit_clear(u->used, i);
 	u->outlived_now--;
+	u->outlived_bytes -= u->slot[i].len;
 }
 
 /* With the lock: none of the ring's copies outlives its registration. */
@@ -88,6 +96,7 @@ void hp_attached_outlive(struct hp_uring *u, unsigned i)
 {
 	hp_bit_set(u->outlived, i);
 	u->outlived_now++;
+	u->outlived_bytes += u->slot[i].len;
 	atomic_fetch_add_explicit(&u->outlived_count, 1, memory_order_relaxed);
 }
 
@@ -128,6 +137,7 @@ int hp_attached_begin(hugepin_ring *r, int fd, unsigned flags)
 		return err == -EINVAL ? -EOPNOTSUPP : err;
 	}
 	r->tid = hp_tid();
+	r->has_owner = hp_ring_has_owner(flags);
 	note_cleared(r);
 	LIST_INSERT_HEAD(&u->attached, r, all);
 	return 0;
@@ -139,39 +149,56 @@ static bool is_cleared(const hugepin_ring *r)
 	       atomic_load_explicit(&r->u->outlived_count, memory_order_relaxed);
 }
 
-/* Clear the copies of slots that were deregistered. 0 or -errno. */
-static int clear_outlived(hugepin_ring *r)
+/* Clear the copy of slot slot0 + i. 0 or -errno. */
+static int clear_copy(hugepin_ring *r, size_t i)
 {
-	const struct hp_uring *u = r->u;
+	const int err = hp_ring_set(&r->ring, r->u->slot0 + (unsigned)i, NULL, 0);
 
-	if (is_cleared(r))
-		return 0;
-	for (size_t w = 0; w < (u->slots + 63) / 64; w++) {
-		/* relaxed: changed with the lock */
-		uint64_t both = u->outlived[w] & atomic_load_explicit(&r->has[w], memory_order_relaxed);
-
-		for (; both; both &= both - 1) {
-			const size_t i = w * 64 + (size_t)__builtin_ctzll(both);
-			int err = hp_ring_set(&r->ring, u->slot0 + (unsigned)i, NULL, 0);
-
-			if (err)
-				return err == -EEXIST ? -EPERM : err;
-			drop_copy(r, i);
-		}
-	}
-	note_cleared(r);
+	if (err)
+		return err == -EEXIST ? -EPERM : err;
+	drop_copy(r, i);
 	return 0;
 }
 
-bool hp_attached_make_room(struct hp_uring *u)
+/* Clear the copies of slots that were deregistered; idle: and of those that nobody has pinned. A pin that this thread
+ * has taken over is seen, since it was counted before. 0 or -errno. */
+static int clear_copies(hugepin_ring *r, bool idle)
 {
-	const uint32_t before = u->outlived_now;
+	const struct hp_uring *u = r->u;
+	int err = 0;
+
+	for (size_t w = 0; w < (u->slots + 63) / 64 && !err; w++) {
+		/* relaxed: changed with the lock */
+		uint64_t has = atomic_load_explicit(&r->has[w], memory_order_relaxed);
+
+		for (has = idle ? has : has & u->outlived[w]; has && !err; has &= has - 1) {
+			const size_t i = w * 64 + (size_t)__builtin_ctzll(has);
+
+			if (hp_bit(u->outlived, i) || !hp_domain_pins(u->slot[i].region))
+				err = clear_copy(r, i);
+		}
+	}
+	if (!err)
+		note_cleared(r);
+	return err;
+}
+
+void hp_attached_let_go(struct hp_uring *u)
+{
 	hugepin_ring *r;
 
-	if (before)
-		LIST_FOREACH(r, &u->attached, all)
-			clear_outlived(r);
-	return u->outlived_now < before;
+	LIST_FOREACH(r, &u->attached, all)
+		if (!is_cleared(r) && (!r->has_owner || r->tid == hp_tid()))
+			clear_copies(r, false);
+}
+
+/* Whether the ring is to keep no copies of what is not pinned while its thread sleeps. A ring without an owner is
+ * cleared by whoever needs the room. Without the lock the domain's numbers may be a little old. */
+static bool is_short(const hugepin_ring *r)
+{
+	/* relaxed: the caller's own copies */
+	return r->has_owner && r->domain && atomic_load_explicit(&r->copies, memory_order_relaxed) &&
+	       hp_domain_is_short(r->domain);
 }
 
 static inline bool is_of_domain(const hugepin_ring *r, const struct hugepin_pin *pin)
@@ -183,7 +210,8 @@ int hp_attached_use(hugepin_ring *r, const struct hugepin_pin *pin)
 {
 	struct hp_uring *u = r->u;
 	size_t i;
-	int err = clear_outlived(r);
+	const bool idle = !pin && is_short(r);
+	int err = idle || !is_cleared(r) ? clear_copies(r, idle) : 0;
 
 	if (err || !pin)
 		return err;
@@ -195,7 +223,9 @@ int hp_attached_use(hugepin_ring *r, const struct hugepin_pin *pin)
 	err = copy_slot(r, i);
 	if (err < 0)
 		return err;
-	u->holders[i]++;
+	u->slot[i].holders++;
+	u->slot[i].region = (uint32_t)pin->ref;
+	atomic_fetch_add_explicit(&r->copies, 1, memory_order_relaxed); /* is_short() */
 	/* release: pairs with has_slot() */
 	atomic_fetch_or_explicit(&r->has[i >> 6], UINT64_C(1) << (i & 63), memory_order_release);
 	return 0;
@@ -230,18 +260,25 @@ void hp_attached_forget(struct hp_uring *u)
 
 int hugepin_ring_use(hugepin_ring *r, const struct hugepin_pin *pin)
 {
+	uint32_t outlived;
+	bool freed;
 	int err;
 
 	if (!r)
 		return -EINVAL;
-	if (HP_LIKELY(is_cleared(r) && (!pin || (is_of_domain(r, pin) && pin->lkey - r->u->slot0 < r->u->slots &&
-						 has_slot(r, pin->lkey - r->u->slot0)))))
+	if (HP_LIKELY(is_cleared(r) && (pin ? is_of_domain(r, pin) && pin->lkey - r->u->slot0 < r->u->slots &&
+						      has_slot(r, pin->lkey - r->u->slot0) :
+					      !is_short(r))))
 		return 0;
 	if (!hp_domain_mine(r->domain))
 		return -ESTALE;
 	hp_domain_lock(r->domain);
+	outlived = r->u->outlived_now;
 	err = hp_attached_use(r, pin);
+	freed = r->u->outlived_now < outlived;
 	hp_domain_unlock(r->domain);
+	if (freed)
+		hp_domain_has_room(r->domain);
 	return err;
 }
 
@@ -256,7 +293,9 @@ int hugepin_ring_detach(hugepin_ring *r)
 	hp_domain_lock(r->domain);
 	err = hp_attached_end(r);
 	hp_domain_unlock(r->domain);
-	if (!err)
-		hp_attached_delete(r);
-	return err;
+	if (err)
+		return err;
+	hp_domain_has_room(r->domain);
+	hp_attached_delete(r);
+	return 0;
 }

@@ -51,6 +51,12 @@ static inline bool hp_ring_by_index(unsigned flags)
 	return flags & (HUGEPIN_URING_BY_INDEX | 1u << 15);
 }
 
+/* Whether the kernel lets one thread alone change a ring of these flags. */
+static inline bool hp_ring_has_owner(unsigned flags)
+{
+	return flags & (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) || hp_ring_by_index(flags);
+}
+
 /* liburing's ring as hugepin_uring_open_fd() takes it. */
 static inline int hp_ring_fd(const struct io_uring *ring)
 {

@@ -24,10 +24,7 @@
 #include "reg/backend/uring.h"
 #include "reg/domain.h"
 
-enum {
-	SLOTS_MAX = 16384,
-	OUTLIVED_PART = 8, /* of the slots, one part may wait for rings whose owners sleep */
-};
+enum { SLOTS_MAX = 16384 };
 #define LEN_MAX ((size_t)1 << 30)
 
 /* The kernel ends the rings of a process that has died in the background. Until then, some 200 ms, it charges their
@@ -47,27 +44,23 @@ static int fill_slot(struct hp_uring *u, void *addr, size_t len, struct hugepin_
 	if (err < 0)
 		return err;
 	hp_bit_set(u->used, i);
+	u->slot[i].len = len;
 	*ret_ = (struct hugepin_reg){ .lkey = slot };
 	return 0;
 }
 
-/* Copies in attached rings keep the slots and the memory of evicted regions. If there is no room, clear those that this
- * thread may clear. If too many are left, -ENOBUFS keeps the domain from evicting more, which would make no room
- * either. */
 static int uring_reg(void *ctx, void *addr, size_t len, unsigned access, struct hugepin_reg *ret_)
 {
 	struct hp_uring *u = ctx;
 	int err = fill_slot(u, addr, len, ret_);
 
 	(void)access; /* the kernel always pins for writing */
-	if (err == -ENOMEM && hp_attached_make_room(u))
-		err = fill_slot(u, addr, len, ret_);
 	while (err == -ENOMEM && u->waits_until_ns && hp_clock_ns() < u->waits_until_ns) {
 		hp_futex_sleep(SUCCESSOR_STEP_NS);
 		err = fill_slot(u, addr, len, ret_);
 	}
 	u->waits_until_ns = err == 0 ? 0 : u->waits_until_ns;
-	return err == -ENOMEM && u->outlived_now > u->slots / OUTLIVED_PART ? -ENOBUFS : err;
+	return err;
 }
 
 /* A slot that could not be cleared may be used again, because filling it drops its old pages. */
@@ -76,11 +69,22 @@ static int uring_dereg(void *ctx, struct hugepin_reg *reg)
 	struct hp_uring *u = ctx;
 	unsigned i = reg->lkey - u->slot0;
 
-	if (u->holders[i])
+	if (u->slot[i].holders)
 		hp_attached_outlive(u, i);
 	else
 		hp_bit_clear(u->used, i);
 	return hp_ring_set(&u->ring, reg->lkey, NULL, 0);
+}
+
+/* Copies in attached rings keep the slots and the memory of what was deregistered. */
+static void uring_held(void *ctx, size_t *ret_bytes, uint32_t *ret_regs)
+{
+	struct hp_uring *u = ctx;
+
+	if (u->outlived_now)
+		hp_attached_let_go(u);
+	*ret_bytes = u->outlived_bytes;
+	*ret_regs = u->outlived_now;
 }
 
 /* Whether the kernel may unpin a cleared slot late. Up to 6.3 unpinning is deferred work, which waits a second. Up to
@@ -121,7 +125,7 @@ static void uring_close(void *ctx)
 	if (u->pid == hp_pid())
 		hp_attached_forget(u);
 	hp_ring_drop(&u->ring);
-	free(u->holders);
+	free(u->slot);
 	free(u);
 }
 
@@ -132,6 +136,7 @@ const struct hugepin_backend hp_uring_backend = {
 	.dereg = uring_dereg,
 	.limits = uring_limits,
 	.close = uring_close,
+	.held = uring_held,
 };
 
 /* A ring that serves registrations alone, which all threads may use. Its descriptor, or -errno. The kernel may charge
@@ -150,11 +155,6 @@ static int ring_make(void)
 	}
 }
 
-static bool has_owner(unsigned flags)
-{
-	return flags & (IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN) || hp_ring_by_index(flags);
-}
-
 int hp_uring_new(int fd, unsigned flags, unsigned slot0, unsigned slots, struct hp_uring **ret_, bool *ret_made)
 {
 	const size_t words = (slots + 63) / 64;
@@ -169,8 +169,8 @@ int hp_uring_new(int fd, unsigned flags, unsigned slot0, unsigned slots, struct 
 	u->pid = hp_pid();
 	u->ring.kept = (struct hp_kept)HP_KEPT_NONE;
 	u->outlived = u->used + words;
-	u->holders = calloc(slots, sizeof *u->holders);
-	err = u->holders ? 0 : -ENOMEM;
+	u->slot = calloc(slots, sizeof *u->slot);
+	err = u->slot ? 0 : -ENOMEM;
 	flags = fd < 0 ? 0 : flags;
 	if (!err && fd < 0)
 		err = own = ring_make();
@@ -186,7 +186,7 @@ int hp_uring_new(int fd, unsigned flags, unsigned slot0, unsigned slots, struct 
 	u->slot0 = slot0;
 	u->slots = slots;
 	u->waits_until_ns = hp_clock_ns() + SUCCESSOR_NS;
-	u->owner = has_owner(flags) ? hp_tid() : 0;
+	u->owner = hp_ring_has_owner(flags) ? hp_tid() : 0;
 	*ret_ = u;
 	return 0;
 }

@@ -11,6 +11,12 @@
 #include "reg/backend/backend.h"
 #include "reg/backend/ring.h"
 
+struct hp_uring_slot {
+	uint32_t holders; /* the rings that have a copy */
+	uint32_t region; /* if a ring has a copy: the lower half of the ref of pins */
+	size_t len;
+};
+
 struct hp_uring {
 	struct hp_ring ring; /* where memory is registered */
 	unsigned slot0, slots;
@@ -22,8 +28,9 @@ struct hp_uring {
 	/* How often a slot was deregistered of which a ring had a copy. relaxed: a ring that has seen fewer looks again
 	 * with the lock. */
 	_Atomic uint64_t outlived_count;
-	uint32_t *holders; /* of each slot: the rings that have a copy */
+	struct hp_uring_slot *slot;
 	uint32_t outlived_now; /* bits that are set in `outlived` */
+	size_t outlived_bytes; /* in those slots */
 	/* Bit i: slot slot0 + i is deregistered, but a ring has a copy. Its bit in `used` is set, too. */
 	uint64_t *outlived;
 	uint64_t used[]; /* bit i: slot slot0 + i is registered, or was and has copies */
@@ -43,8 +50,8 @@ int hp_attached_end(hugepin_ring *r);
 /* Slot slot0 + i is deregistered while rings have copies: it is not used again before the last has cleared its own. */
 void hp_attached_outlive(struct hp_uring *u, unsigned i);
 
-/* Clear what copies of deregistered slots this thread may clear. Whether there were any. */
-bool hp_attached_make_room(struct hp_uring *u);
+/* Clear what copies of deregistered slots this thread may clear. */
+void hp_attached_let_go(struct hp_uring *u);
 
 /* Delete all attached rings, which keep their copies. */
 void hp_attached_forget(struct hp_uring *u);

@@ -6,6 +6,7 @@
 #include "watched.h"
 
 #include <liburing.h>
+#include <semaphore.h>
 #include <linux/capability.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
@@ -421,6 +422,145 @@ TEST(loops_with_rings_of_their_own_share_a_domain_with_few_slots)
 	EXPECT(stats.evicted > LOOPS);
 	EXPECT_EQ(hugepin_domain_close(d), 0);
 	io_uring_queue_exit(&probe);
+}
+
+/* A domain with few slots, and what its threads have. */
+enum { FEW = 6, MANY = 16, SMALL = 65536 };
+
+struct few {
+	hugepin_domain *domain;
+	struct io_uring ring;
+	hugepin_ring *r;
+	char *buffer[MANY];
+	struct hugepin_pin pin; /* by told() */
+	int err;
+	sem_t told;
+	pthread_barrier_t at;
+};
+
+static void told(void *arg, int err, const struct hugepin_pin *pin)
+{
+	struct few *f = arg;
+
+	f->err = err;
+	if (pin)
+		f->pin = *pin;
+	sem_post(&f->told);
+}
+
+/* Each buffer in a mapping of its own, and a ring that this thread alone may change. */
+static void few_begin(struct few *f)
+{
+	for (int i = 0; i < MANY; i++) {
+		char *p = mmap(NULL, 2 * SMALL, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		EXPECT_EQ(mprotect(p, SMALL, PROT_READ | PROT_WRITE), 0);
+		f->buffer[i] = memset(p, 0, SMALL);
+	}
+	sem_init(&f->told, 0, 0);
+	EXPECT_EQ(io_uring_queue_init(4, &f->ring, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN), 0);
+	EXPECT_EQ(hugepin_uring_attach(f->domain, &f->ring, &f->r), 0);
+}
+
+static void few_end(struct few *f)
+{
+	EXPECT_EQ(hugepin_ring_detach(f->r), 0);
+	io_uring_queue_exit(&f->ring);
+	for (int i = 0; i < MANY; i++)
+		munmap(f->buffer[i], 2 * SMALL);
+}
+
+/* Use a buffer by a pin that is there. */
+static void few_use(struct few *f, int i)
+{
+	EXPECT_EQ(hugepin_ring_use(f->r, &f->pin), 0);
+	EXPECT_EQ(read_fixed(&f->ring, f->buffer[i], 4096, f->pin.lkey), 4096);
+	EXPECT_EQ(hugepin_unpin(f->domain, &f->pin), 0);
+}
+
+static bool few_open(hugepin_domain **ret_)
+{
+	const struct hugepin_attr attr = { .size = sizeof attr, .watch = WATCH_ANYHOW };
+	struct io_uring probe;
+	hugepin_ring *r;
+	bool able;
+
+	if (!ring_open(&probe))
+		return false;
+	EXPECT_EQ(hugepin_uring_open_fd(-1, 0, 0, FEW, &attr, ret_), 0);
+	able = clones(*ret_, &probe, &r);
+	if (able)
+		EXPECT_EQ(hugepin_ring_detach(r), 0);
+	io_uring_queue_exit(&probe);
+	return able;
+}
+
+/* Uses all slots, lets go, and sleeps until the test has passed the barrier twice. */
+static void *sleep_with_all(void *arg)
+{
+	struct few *f = arg;
+
+	few_begin(f);
+	for (int i = 0; i < FEW; i++) {
+		EXPECT_EQ(hugepin_pin(f->domain, f->buffer[i], SMALL, 0, &f->pin), 0);
+		few_use(f, i);
+	}
+	EXPECT_EQ(hugepin_ring_use(f->r, NULL), 0);
+	pthread_barrier_wait(&f->at);
+	pthread_barrier_wait(&f->at);
+	few_end(f);
+	return NULL;
+}
+
+TEST(a_thread_that_sleeps_leaves_the_slots_to_others)
+{
+	struct few sleeper, f;
+	struct hugepin_domain_stats s;
+	pthread_t thread;
+
+	if (!few_open(&f.domain))
+		return;
+	sleeper.domain = f.domain;
+	pthread_barrier_init(&sleeper.at, NULL, 2);
+	EXPECT_EQ(pthread_create(&thread, NULL, sleep_with_all, &sleeper), 0);
+	pthread_barrier_wait(&sleeper.at);
+	few_begin(&f);
+	for (int i = 0; i < FEW; i++) {
+		EXPECT_EQ(hugepin_pin(f.domain, f.buffer[i], SMALL, 0, &f.pin), 0);
+		few_use(&f, i);
+	}
+	EXPECT(hugepin_domain_stats(f.domain, &s, sizeof s) > 0);
+	EXPECT_EQ(s.evicted, FEW); /* one for each */
+	pthread_barrier_wait(&sleeper.at);
+	pthread_join(thread, NULL);
+	few_end(&f);
+	EXPECT_EQ(hugepin_domain_close(f.domain), 0);
+	pthread_barrier_destroy(&sleeper.at);
+}
+
+TEST(a_loop_that_pins_one_at_a_time_waits_and_never_goes_without)
+{
+	struct few f;
+	struct hugepin_domain_stats s;
+
+	if (!few_open(&f.domain))
+		return;
+	few_begin(&f);
+	for (int i = 0; i < 20 * MANY; i++) {
+		int err = hugepin_pin_try(f.domain, f.buffer[i % MANY], SMALL, 0, told, &f, &f.pin);
+
+		if (err == -EAGAIN) {
+			EXPECT_EQ(hugepin_ring_use(f.r, NULL), 0); /* before it sleeps */
+			sem_wait(&f.told);
+			err = f.err;
+		}
+		if (EXPECT_EQ(err, 0))
+			few_use(&f, i % MANY);
+	}
+	EXPECT(hugepin_domain_stats(f.domain, &s, sizeof s) > 0);
+	EXPECT_EQ(s.evicted, s.registered - FEW);
+	few_end(&f);
+	EXPECT_EQ(hugepin_domain_close(f.domain), 0);
 }
 
 T_MAIN

@@ -574,6 +574,17 @@ static int use(hugepin_ring *r, const struct hugepin_reg *reg)
 	return hp_attached_use(r, &(struct hugepin_pin){ .lkey = reg->lkey });
 }
 
+/* Bytes that are deregistered and not free. */
+static size_t held(struct hp_uring *u)
+{
+	size_t bytes;
+	uint32_t slots;
+
+	backend->held(u, &bytes, &slots);
+	EXPECT_EQ(slots, u->outlived_now);
+	return bytes;
+}
+
 static void close_all(struct hp_uring *u, struct io_uring *rings, int n)
 {
 	backend->close(u);
@@ -655,7 +666,9 @@ TEST(an_index_is_not_used_again_while_a_ring_has_a_copy)
 	EXPECT_EQ(use(r[0], &regs[0]), 0); /* of another pin: clears its copy, too */
 	EXPECT_EQ(read_fixed(&rings[0], p, one.lkey), -EFAULT);
 	EXPECT_EQ(u->outlived_now, 1);
-	/* There is no other slot, and this thread may change the ring. */
+	/* This thread may change the ring. */
+	EXPECT_EQ(reg(u, p + 2 * PAGE, PAGE, &regs[7]), -ENOMEM);
+	EXPECT_EQ(held(u), 0);
 	EXPECT_EQ(reg(u, p + 2 * PAGE, PAGE, &regs[7]), 0);
 	EXPECT_EQ(regs[7].lkey, one.lkey);
 	EXPECT_EQ(u->outlived_now, 0);
@@ -732,17 +745,17 @@ TEST(a_ring_that_refuses_a_copy_changes_nothing)
 	dup2(null, ours);
 	dup2(other.ring_fd, ring.ring_fd); /* another ring is not taken for it */
 	EXPECT(use(r, &one) < 0);
-	EXPECT_EQ(u->holders[one.lkey - 2], 0);
+	EXPECT_EQ(u->slot[one.lkey - 2].holders, 0);
 	dup2(kept, ring.ring_fd); /* by the program's own */
 	EXPECT_EQ(use(r, &one), 0);
 	EXPECT_EQ(read_fixed(&ring, p, one.lkey), PAGE);
 	EXPECT_EQ(backend->dereg(u, &one), 0);
 	dup2(null, ring.ring_fd);
 	EXPECT(hp_attached_use(r, NULL) < 0);
-	EXPECT_EQ(u->holders[one.lkey - 2], 1);
+	EXPECT_EQ(u->slot[one.lkey - 2].holders, 1);
 	EXPECT_EQ(hp_attached_end(r), 0); /* a ring that is gone is no obstacle */
 	hp_attached_delete(r);
-	EXPECT_EQ(u->holders[one.lkey - 2], 0);
+	EXPECT_EQ(u->slot[one.lkey - 2].holders, 0);
 	dup2(kept, ring.ring_fd);
 	close(null);
 	close(kept);
@@ -774,7 +787,7 @@ TEST(a_hundred_rings_share_the_registrations_of_a_domain)
 		EXPECT_EQ(read_fixed(&rings[i], p, one.lkey), PAGE);
 	}
 	EXPECT_EQ(pinned(), PAGE);
-	EXPECT_EQ(u->holders[one.lkey - 2], RINGS);
+	EXPECT_EQ(u->slot[one.lkey - 2].holders, RINGS);
 	close_all(u, rings, RINGS);
 	munmap(p, PAGE);
 }
@@ -827,8 +840,8 @@ TEST(rings_with_owners_share_them_and_each_is_changed_by_its_owner)
 	EXPECT_EQ(backend->dereg(u, &one), 0);
 	EXPECT_EQ(hp_attached_use(o[0].r, NULL), -EPERM);
 	EXPECT_EQ(hp_attached_end(o[0].r), -EPERM);
-	EXPECT_EQ(u->holders[one.lkey - 2], OWNERS);
-	EXPECT_EQ(reg(u, p, PAGE, &none), -ENOMEM); /* one slot of eight waits: evicting another may make room */
+	EXPECT_EQ(u->slot[one.lkey - 2].holders, OWNERS);
+	EXPECT_EQ(reg(u, p, PAGE, &none), -ENOMEM);
 	for (int i = 0; i < OWNERS; i++) {
 		pthread_barrier_wait(&o[i].at);
 		pthread_join(o[i].thread, NULL);
@@ -862,7 +875,7 @@ static void *a_sleeper(void *arg)
 	return NULL;
 }
 
-TEST(no_more_is_evicted_for_a_ring_whose_owner_sleeps)
+TEST(what_the_ring_of_a_thread_that_sleeps_has_copies_of_counts_as_held)
 {
 	struct hp_uring *u = context_of_own();
 	struct sleeper s = { .o.u = u };
@@ -876,14 +889,15 @@ TEST(no_more_is_evicted_for_a_ring_whose_owner_sleeps)
 		EXPECT_EQ(reg(u, p + i * PAGE, PAGE, &s.regs[i]), 0);
 	EXPECT_EQ(pthread_create(&s.o.thread, NULL, a_sleeper, &s), 0);
 	pthread_barrier_wait(&s.o.at);
-	EXPECT_EQ(reg(u, p, PAGE, &none), -ENOMEM);
+	EXPECT_EQ(held(u), 0);
 	EXPECT_EQ(backend->dereg(u, &s.regs[0]), 0);
+	EXPECT_EQ(held(u), PAGE);
 	EXPECT_EQ(reg(u, p, PAGE, &none), -ENOMEM);
 	EXPECT_EQ(backend->dereg(u, &s.regs[1]), 0);
-	EXPECT_EQ(reg(u, p, PAGE, &none), -ENOBUFS);
+	EXPECT_EQ(held(u), 2 * PAGE);
 	pthread_barrier_wait(&s.o.at);
 	pthread_join(s.o.thread, NULL);
-	EXPECT_EQ(u->outlived_now, 0);
+	EXPECT_EQ(held(u), 0);
 	EXPECT_EQ(reg(u, p, PAGE, &none), 0);
 	backend->close(u);
 	io_uring_queue_exit(&s.o.ring);

@@ -1,0 +1,200 @@
+/*
+ * What was deregistered and is held by other threads counts as in use: pins and requests wait for it, evict no more than
+ * makes room then, and do not wait for ever.
+ */
+#include <semaphore.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "reg/domain.h"
+#include "tests/unit/pin.h"
+
+enum { FILLED = 4 };
+enum limit { BUDGET, NUMBER, DEVICE_NUMBER, KERNEL, LIMITS };
+
+/* With so many idle base pages registered, and no room for more. */
+static hugepin_domain *open_full(enum limit limit, char *p)
+{
+	hugepin_domain *d;
+
+	device_reset(&device);
+	device.limits.regs_max = limit == DEVICE_NUMBER ? FILLED : 0;
+	device.kernel_bytes_max = limit == KERNEL ? FILLED * 4096 : 0;
+	d = open_as(HUGEPIN_POLICY_LRU, limit == BUDGET ? FILLED * 4096 : 0, limit == NUMBER ? FILLED : 0);
+	for (size_t i = 0; i < FILLED; i++)
+		EXPECT_EQ(touch(d, p + i * 8192, 4096), 0);
+	return d;
+}
+
+/* A clock that stands still between the calls, or goes on by a step at each. */
+static _Atomic uint64_t clock_ns, step_ns;
+
+static uint64_t fake_clock(void)
+{
+	return clock_ns += step_ns;
+}
+
+static void set_clock(uint64_t step)
+{
+	clock_ns = 1;
+	step_ns = step;
+	hp_clock_set(fake_clock);
+}
+
+TEST(a_pin_evicts_no_more_than_makes_room_when_others_let_go)
+{
+	char *p = map(MIB);
+
+	set_clock(UINT64_C(20000000));
+	for (enum limit limit = 0; limit < LIMITS; limit++) {
+		hugepin_domain *d = open_full(limit, p);
+
+		device.holds = true;
+		for (int i = 0; i < 3; i++)
+			EXPECT_EQ(touch(d, p + MIB / 2, 4096), -ENOBUFS);
+		EXPECT_EQ(stats_of(d).evicted, 1);
+		EXPECT_EQ(stats_of(d).nobufs, 3);
+		EXPECT_EQ(stats_of(d).misses, FILLED + 3);
+		EXPECT_EQ(device.regs, FILLED - 1);
+		device.holds = false;
+		device.held_bytes = device.held_regs = 0;
+		EXPECT_EQ(touch(d, p + MIB / 2, 4096), 0);
+		EXPECT_EQ(stats_of(d).evicted, 1);
+		EXPECT_EQ(device.regs, FILLED);
+		close_empty(&device, d);
+	}
+	hp_clock_set(NULL);
+	munmap(p, MIB);
+}
+
+TEST(what_this_thread_holds_makes_room_before_anything_is_evicted)
+{
+	char *p = map(MIB);
+
+	for (enum limit limit = 0; limit < LIMITS; limit++) {
+		hugepin_domain *d = open_full(limit, p);
+		struct hugepin_pin pin;
+
+		device.holds = true;
+		EXPECT_EQ(hugepin_forget(p, 4096), 0);
+		EXPECT_EQ(hugepin_domain_trim(d, UINT64_MAX), 0);
+		EXPECT_EQ(device.regs, FILLED - 1);
+		EXPECT_EQ(hugepin_pin(d, p + MIB / 2, 4096, HUGEPIN_PIN_NO_EVICT, &pin), -ENOBUFS);
+		device.lets_go = true;
+		EXPECT_EQ(hugepin_pin(d, p + MIB / 2, 4096, HUGEPIN_PIN_NO_EVICT, &pin), 0);
+		EXPECT_EQ(hugepin_unpin(d, &pin), 0);
+		EXPECT_EQ(touch(d, p + MIB / 4, 4096), 0);
+		EXPECT_EQ(stats_of(d).evicted, 1);
+		EXPECT_EQ(device.regs, FILLED);
+		close_empty(&device, d);
+	}
+	munmap(p, MIB);
+}
+
+static struct told {
+	sem_t done;
+	int err;
+	struct hugepin_pin pin;
+} told;
+
+static void tell(void *unused, int err, const struct hugepin_pin *pin)
+{
+	(void)unused;
+	told.err = err;
+	if (pin)
+		told.pin = *pin;
+	sem_post(&told.done);
+}
+
+static void ask(hugepin_domain *d, char *p)
+{
+	struct hugepin_pin pin;
+
+	sem_init(&told.done, 0, 0);
+	EXPECT_EQ(hugepin_pin_try(d, p, 4096, 0, tell, NULL, &pin), -EAGAIN);
+}
+
+static bool waits(hugepin_domain *d)
+{
+	return d->held_since_ns && d->requests_count;
+}
+
+TEST(a_request_waits_until_others_let_go)
+{
+	char *p = map(MIB);
+
+	for (enum limit limit = 0; limit < LIMITS; limit++) {
+		hugepin_domain *d = open_full(limit, p);
+
+		device.holds = true;
+		set_clock(0);
+		ask(d, p + MIB / 2);
+		while (!waits(d))
+			usleep(1000);
+		hp_domain_lock(d);
+		EXPECT_EQ(d->requests_count, 1);
+		device.held_bytes = device.held_regs = 0;
+		hp_domain_unlock(d);
+		hp_domain_has_room(d);
+		sem_wait(&told.done);
+		EXPECT_EQ(told.err, 0);
+		EXPECT_EQ(hugepin_unpin(d, &told.pin), 0);
+		EXPECT_EQ(stats_of(d).evicted, 1);
+		device.holds = false;
+		close_empty(&device, d);
+		hp_clock_set(NULL);
+	}
+	munmap(p, MIB);
+}
+
+TEST(a_thread_that_lets_go_of_nothing_holds_requests_up_once)
+{
+	char *p = map(MIB);
+	hugepin_domain *d = open_full(BUDGET, p);
+
+	device.holds = true;
+	for (int i = 0; i < 3; i++) {
+		ask(d, p + MIB / 2);
+		sem_wait(&told.done);
+		EXPECT_EQ(told.err, -ENOBUFS);
+		if (i == 0)
+			set_clock(0);
+		clock_ns = d->held_since_ns + UINT64_C(100000000);
+	}
+	EXPECT_EQ(stats_of(d).evicted, 1);
+	/* Something is registered: others may let go again. */
+	EXPECT_EQ(hugepin_domain_trim(d, 0), 0);
+	device.held_bytes = device.held_regs = 0;
+	EXPECT_EQ(touch(d, p, 4096), 0);
+	EXPECT_EQ(d->held_since_ns, 0);
+	hp_clock_set(NULL);
+	device.holds = false;
+	close_empty(&device, d);
+	munmap(p, MIB);
+}
+
+TEST(half_of_the_budget_or_of_the_slots_is_short)
+{
+	char *p = map(MIB);
+
+	for (enum limit limit = 0; limit < LIMITS; limit++) {
+		hugepin_domain *d = open_full(limit, p);
+
+		EXPECT_EQ(hp_domain_is_short(d), limit != KERNEL);
+		device.holds = true;
+		set_clock(UINT64_C(20000000));
+		EXPECT_EQ(touch(d, p + MIB / 2, 4096), -ENOBUFS);
+		hp_clock_set(NULL);
+		EXPECT_EQ(hugepin_domain_trim(d, 2 * 4096), 0);
+		EXPECT(hp_domain_is_short(d)); /* one is held, or the kernel has refused */
+		device.holds = false;
+		device.held_bytes = device.held_regs = 0;
+		EXPECT_EQ(touch(d, p, 4096), 0);
+		EXPECT_EQ(hugepin_domain_trim(d, 2 * 4096), 0);
+		EXPECT_EQ(hp_domain_is_short(d), limit == KERNEL);
+		close_empty(&device, d);
+	}
+	munmap(p, MIB);
+}
+
+T_MAIN
