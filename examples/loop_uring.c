@@ -126,7 +126,9 @@ int main(int argc, char **argv)
 		errx(1, "io_uring: %s", strerror(-ret));
 	io_uring_register_eventfd(&ring, wake);
 	epoll_ctl(ep, EPOLL_CTL_ADD, wake, &event);
-	event.data.fd = listener; /* 0: the eventfd */
+	if (attached) /* others want what the ring holds */
+		epoll_ctl(ep, EPOLL_CTL_ADD, hugepin_ring_fd(attached), &event);
+	event.data.fd = listener; /* 0: the other two */
 	epoll_ctl(ep, EPOLL_CTL_ADD, listener, &event);
 	for (;;) {
 		do { /* all that is done, before the loop sleeps */
@@ -137,7 +139,7 @@ int main(int argc, char **argv)
 				io_uring_cqe_seen(&ring, cqe);
 			}
 		} while (io_uring_sq_ready(&ring));
-		if (attached) /* let go of what others may need */
+		if (attached) /* let go of what others want */
 			hugepin_ring_use(attached, NULL);
 		if (epoll_wait(ep, &event, 1, -1) < 1 || !event.data.fd)
 			continue;

@@ -9,13 +9,15 @@
  *
  * A thread that sleeps lets go of nothing. So before it sleeps (a use without a pin) its ring keeps copies only of what
  * is pinned, if the domain is short of room. That is decided by halves: sleeping rings hold at most half of the budget
- * and of the slots, and the other half serves the threads that are awake.
+ * and of the slots, and the other half serves the threads that are awake. A ring with a descriptor
+ * (hugepin_ring_fd) keeps its copies, because its thread wakes up when one has to go.
  *
  * Threads: `has` is read without a lock. A bit that is set belongs to the pin in the caller's hand: as long as the bit
  * is set the slot's memory stays the same, and the pin was made after that memory was registered.
  */
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/eventfd.h>
 
 #include "base/base.h"
 #include "base/bits.h"
@@ -39,6 +41,9 @@ struct hugepin_ring {
 	uint64_t ref; /* the domain's, which the refs of its pins begin with */
 	pid_t tid; /* of the thread that attached the ring: its owner, if it has one */
 	bool has_owner;
+	/* The eventfd of hugepin_ring_fd(), if that was called. relaxed: the lock, and is_short() by the caller */
+	struct hp_kept event;
+	bool is_told; /* the eventfd is readable */
 	_Atomic uint32_t copies; /* bits that are set in `has`; relaxed: the owner's calls change it */
 	/* The domain's outlived_count up to which this ring has cleared its copies. relaxed: as that. */
 	_Atomic uint64_t cleared;
@@ -85,19 +90,37 @@ static void drop_copy(hugepin_ring *r, size_t i)
 	u->outlived_bytes -= u->slot[i].len;
 }
 
+/* Make the eventfd readable, or not. */
+static void tell(hugepin_ring *r, bool told)
+{
+	uint64_t n = 1;
+
+	if (r->is_told == told || !hp_kept_is_there(&r->event))
+		return;
+	r->is_told = told;
+	hp_sys(told ? SYS_write : SYS_read, hp_kept_fd(&r->event), &n, sizeof n);
+}
+
 /* With the lock: none of the ring's copies outlives its registration. */
 static void note_cleared(hugepin_ring *r)
 {
 	atomic_store_explicit(&r->cleared, atomic_load_explicit(&r->u->outlived_count, memory_order_relaxed),
 			      memory_order_relaxed);
+	tell(r, false);
 }
 
 void hp_attached_outlive(struct hp_uring *u, unsigned i)
 {
+	hugepin_ring *r;
+
 	hp_bit_set(u->outlived, i);
 	u->outlived_now++;
 	u->outlived_bytes += u->slot[i].len;
 	atomic_fetch_add_explicit(&u->outlived_count, 1, memory_order_relaxed);
+	/* Behind the count, because a thread that wakes up before it finds nothing to clear, and would spin. */
+	LIST_FOREACH(r, &u->attached, all)
+		if (has_slot(r, i))
+			tell(r, true);
 }
 
 hugepin_ring *hp_attached_new(struct hp_uring *u, hugepin_domain *d)
@@ -109,14 +132,16 @@ hugepin_ring *hp_attached_new(struct hp_uring *u, hugepin_domain *d)
 	r->domain = d;
 	r->u = u;
 	r->ref = d ? d->ref : 0;
-	r->ring.kept = (struct hp_kept)HP_KEPT_NONE;
+	r->ring.kept = r->event = (struct hp_kept)HP_KEPT_NONE;
 	return r;
 }
 
 void hp_attached_delete(hugepin_ring *r)
 {
-	if (r)
+	if (r) {
 		hp_ring_drop(&r->ring);
+		hp_kept_close(&r->event);
+	}
 	free(r);
 }
 
@@ -193,11 +218,12 @@ void hp_attached_let_go(struct hp_uring *u)
 }
 
 /* Whether the ring is to keep no copies of what is not pinned while its thread sleeps. A ring without an owner is
- * cleared by whoever needs the room. Without the lock the domain's numbers may be a little old. */
+ * cleared by whoever needs the room, and one with an eventfd when it is told. Without the lock the domain's numbers may
+ * be a little old. */
 static bool is_short(const hugepin_ring *r)
 {
 	/* relaxed: the caller's own copies */
-	return r->has_owner && r->domain && atomic_load_explicit(&r->copies, memory_order_relaxed) &&
+	return r->has_owner && r->domain && hp_kept_fd(&r->event) < 0 && atomic_load_explicit(&r->copies, memory_order_relaxed) &&
 	       hp_domain_is_short(r->domain);
 }
 
@@ -280,6 +306,26 @@ int hugepin_ring_use(hugepin_ring *r, const struct hugepin_pin *pin)
 	if (freed)
 		hp_domain_has_room(r->domain);
 	return err;
+}
+
+int hugepin_ring_fd(hugepin_ring *r)
+{
+	int fd;
+
+	if (!r)
+		return -EINVAL;
+	if (!hp_domain_mine(r->domain))
+		return -ESTALE;
+	hp_domain_lock(r->domain);
+	fd = hp_kept_fd(&r->event);
+	if (fd < 0) {
+		fd = (int)hp_sys(SYS_eventfd2, 0, EFD_NONBLOCK | EFD_CLOEXEC);
+		fd = hp_kept_set_or_close(&r->event, fd) ? fd : fd < 0 ? fd : -EBADF;
+		if (!is_cleared(r))
+			tell(r, true);
+	}
+	hp_domain_unlock(r->domain);
+	return fd;
 }
 
 int hugepin_ring_detach(hugepin_ring *r)

@@ -8,6 +8,7 @@
 #include <liburing.h>
 #include <semaphore.h>
 #include <linux/capability.h>
+#include <poll.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 
@@ -533,6 +534,63 @@ TEST(a_thread_that_sleeps_leaves_the_slots_to_others)
 	EXPECT_EQ(s.evicted, FEW); /* one for each */
 	pthread_barrier_wait(&sleeper.at);
 	pthread_join(thread, NULL);
+	few_end(&f);
+	EXPECT_EQ(hugepin_domain_close(f.domain), 0);
+	pthread_barrier_destroy(&sleeper.at);
+}
+
+/* Uses all slots, sleeps until others want one, lets go of it, and so on. */
+static void *sleep_until_told(void *arg)
+{
+	struct few *f = arg;
+	struct pollfd told = { .events = POLLIN };
+
+	few_begin(f);
+	told.fd = hugepin_ring_fd(f->r);
+	EXPECT(told.fd >= 0);
+	EXPECT_EQ(hugepin_ring_fd(f->r), told.fd);
+	for (int i = 0; i < FEW; i++) {
+		EXPECT_EQ(hugepin_pin(f->domain, f->buffer[i], SMALL, 0, &f->pin), 0);
+		few_use(f, i);
+	}
+	pthread_barrier_wait(&f->at);
+	for (int i = 0; i < FEW; i++) {
+		EXPECT_EQ(hugepin_ring_use(f->r, NULL), 0);
+		EXPECT_EQ(poll(&told, 1, -1), 1);
+	}
+	EXPECT_EQ(hugepin_ring_use(f->r, NULL), 0);
+	EXPECT_EQ(poll(&told, 1, 0), 0);
+	few_end(f);
+	EXPECT_EQ(fcntl(told.fd, F_GETFD), -1);
+	return NULL;
+}
+
+TEST(a_ring_tells_by_its_descriptor_when_it_is_to_let_go)
+{
+	struct few sleeper, f;
+	struct hugepin_domain_stats s;
+	pthread_t thread;
+
+	EXPECT_EQ(hugepin_ring_fd(NULL), -EINVAL);
+	if (!few_open(&f.domain))
+		return;
+	sleeper.domain = f.domain;
+	pthread_barrier_init(&sleeper.at, NULL, 2);
+	EXPECT_EQ(pthread_create(&thread, NULL, sleep_until_told, &sleeper), 0);
+	pthread_barrier_wait(&sleeper.at);
+	few_begin(&f);
+	for (int i = 0; i < FEW; i++) {
+		int err;
+
+		/* -ENOBUFS: the sleeper got no processor for 100 ms */
+		while ((err = hugepin_pin(f.domain, f.buffer[i], SMALL, 0, &f.pin)) == -ENOBUFS)
+			usleep(1000);
+		if (EXPECT_EQ(err, 0))
+			few_use(&f, i);
+	}
+	pthread_join(thread, NULL);
+	EXPECT(hugepin_domain_stats(f.domain, &s, sizeof s) > 0);
+	EXPECT_EQ(s.evicted, FEW);
 	few_end(&f);
 	EXPECT_EQ(hugepin_domain_close(f.domain), 0);
 	pthread_barrier_destroy(&sleeper.at);
