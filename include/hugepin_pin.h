@@ -121,7 +121,8 @@ int hugepin_prefetch(hugepin_domain *, const void *addr, size_t len, unsigned ac
 
 /* Announce that the range is about to be unmapped, replaced or discarded. The range is not in the heap. From now on no
  * pin in any domain finds it registered. Nor is it watched until it is registered again, so that mremap(2) and
- * userfaultfds of the program's own may have it. Announce all changes that hugepin does not see (hugepin_pin(3) has the
+ * userfaultfds of the program's own may have it. Make the change before this thread pins or announces anything else,
+ * because from then on a pin of its neighbours may have it watched with them. Announce all changes that hugepin does not see (hugepin_pin(3) has the
  * list), and discards, because memory that is discarded otherwise is not cached until it is unmapped.
  * -EBUSY: a part is pinned, and stays registered until its last unpin. (While another thread registers with the same
  * domain, 0 is possible there, too.) -EINVAL: empty or wrapping. Allocates nothing and calls no backend, so hooks of

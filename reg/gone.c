@@ -471,7 +471,7 @@ static void forget_watched(const struct hp_range *range)
 		if (is_late || !locked)
 			hp_gone_tell_all(&part);
 		else
-			hp_uffd_forget(&part, hp_gone_tell_all);
+			hp_uffd_forget(&part, range, hp_gone_tell_all);
 	}
 	if (locked)
 		hp_unlock(&facts.lock);

@@ -439,14 +439,26 @@ void hp_uffd_open(void (*gone)(const struct hp_range *range))
 
 /* ------------------------------------------------------------------ mappings */
 
-bool hp_uffd_mapping(uintptr_t addr, struct hp_stretch *ret_)
+/* As hp_uffd_mapping(), with the lock. addr is not about to be discarded. */
+static bool mapping_around(uintptr_t addr, struct hp_stretch *ret_)
 {
 	struct hp_mapped m;
 
 	if (!hp_mapped_at(addr, &m) || !m.is_private)
 		return false;
-	*ret_ = (struct hp_stretch){ m.start, m.end };
+	*ret_ = hp_watched_around(&watched.set, addr, (struct hp_stretch){ m.start, m.end });
 	return true;
+}
+
+bool hp_uffd_mapping(uintptr_t addr, struct hp_stretch *ret_)
+{
+	bool ok;
+
+	hp_lock(&watched.lock);
+	hp_watched_want(&watched.set, addr, addr + 1, hp_tid());
+	ok = mapping_around(addr, ret_);
+	hp_unlock(&watched.lock);
+	return ok;
 }
 
 static bool can_add(void)
@@ -524,23 +536,25 @@ static void show_parts(void)
 }
 
 /* Watch whole mappings, because a watched range becomes a mapping of its own, a process may have only 65530 of them,
- * and mremap(2) does not move several at once. Watch the range alone only if that fails, because a part of the mapping
- * has become another one meanwhile. Then look again: what another thread maps into a hole meanwhile is not watched, and
- * so is a mapping of its own. */
+ * and mremap(2) does not move several at once. But leave out what other threads are about to discard, because their
+ * discards are not to be told. Watch the range alone only if that fails, because a part of the mapping has become another
+ * one meanwhile. Then look again: what another thread maps into a hole meanwhile is not watched, and so is a mapping of
+ * its own. */
 static int watch_mappings(uintptr_t start, uintptr_t end, bool lasts)
 {
 	unsigned looks = LOOKS_MAX;
 	struct hp_stretch part, now;
 
+	hp_watched_want(&watched.set, start, end, hp_tid());
 	while (start < end) {
-		if (!looks-- || !hp_uffd_mapping(start, &part))
+		if (!looks-- || !mapping_around(start, &part))
 			return -EXDEV;
 		if (!add_part(part.start, part.end, lasts)) {
 			part = (struct hp_stretch){ start, HP_MIN(end, part.end) };
 			if (!add_part(part.start, part.end, lasts))
 				return -EADDRINUSE;
 		}
-		if (hp_uffd_mapping(start, &now) && now.start <= part.start && now.end >= part.end) {
+		if (mapping_around(start, &now) && now.start <= part.start && now.end >= part.end) {
 			start = part.end;
 			looks = LOOKS_MAX;
 		}
@@ -582,6 +596,7 @@ void hp_uffd_end(void)
 	hp_lock(&watched.lock);
 	while (hp_watched_take_any(&watched.set, &part))
 		take_back(part);
+	hp_watched_want(&watched.set, 0, UINTPTR_MAX, 0);
 	show_parts();
 	hp_unlock(&watched.lock);
 }
@@ -620,7 +635,8 @@ static bool may_cut(uintptr_t start, uintptr_t end)
 	return !is_watched(start - 1, start) || !is_watched(end, end + 1) || may_add_part();
 }
 
-void hp_uffd_forget(const struct hp_range *range, void (*tell)(const struct hp_range *range))
+void hp_uffd_forget(const struct hp_range *range, const struct hp_range *all,
+		    void (*tell)(const struct hp_range *range))
 {
 	const uintptr_t start = range->start, end = range->end;
 	const bool locked = !hp_lock_mine(&watched.lock) && hp_lock_soon(&watched.lock);
@@ -629,6 +645,7 @@ void hp_uffd_forget(const struct hp_range *range, void (*tell)(const struct hp_r
 	tell(range);
 	if (!locked)
 		return;
+	hp_watched_announce(&watched.set, all->start, all->end, hp_tid());
 	if (is_watched(start, end) && may_cut(start, end)) {
 		while (s.end < end && hp_watched_first(&watched.set, s.end, end, &s))
 			take_back(s);

@@ -67,11 +67,13 @@ void hp_uffd_watch_unmap(uintptr_t start, uintptr_t end);
 /* Memory outside the heap was discarded. Of it, what is watched stays so until it is unmapped. */
 void hp_uffd_discarded(uintptr_t start, uintptr_t end);
 
-/* Watch memory outside the heap no more, because the program forgets it. tell() queues the range in the domains. This
+/* Watch memory outside the heap no more, because the program forgets it. tell() queues the range in the domains. `all`
+ * is what this thread forgets by this call, and is not watched along with its neighbours (hp_watched_announce()). This
  * runs under the lock under which registrations have their memory watched, so each registration in the range either is
  * told of the range, or has its memory watched anew. Waits some milliseconds at most for this lock; without it the
  * range stays watched. Calls tell() in any case. */
-void hp_uffd_forget(const struct hp_range *range, void (*tell)(const struct hp_range *range));
+void hp_uffd_forget(const struct hp_range *range, const struct hp_range *all,
+		    void (*tell)(const struct hp_range *range));
 
 /* The last domain that wants watching ends: watch nothing outside the heap any more. */
 void hp_uffd_end(void);
@@ -79,7 +81,8 @@ void hp_uffd_end(void);
 /* Memory outside the heap was unmapped, or is going to be. */
 void hp_uffd_unmapped(uintptr_t start, uintptr_t end);
 
-/* The bounds of the mapping that covers addr, if it is private and no file backs it; else false. */
+/* The bounds of the mapping that covers addr, if it is private and no file backs it; else false. Neighbours that another
+ * thread is about to discard are left out. */
 bool hp_uffd_mapping(uintptr_t addr, struct hp_stretch *ret_);
 
 /* Whether [start, end) is private memory that no file backs, which only this process can take away. */

@@ -187,6 +187,37 @@ bool hp_watched_take_any(struct hp_watched *w, struct hp_stretch *ret_)
 	return take(w, first_part(w, 0, UINTPTR_MAX), ret_);
 }
 
+/* ------------------------------------------------------------------ announcements */
+
+void hp_watched_want(struct hp_watched *w, uintptr_t start, uintptr_t end, int thread)
+{
+	for (struct hp_watched_going *g = w->going; g < w->going + HP_WATCHED_GOING_MAX; g++)
+		if (g->thread == thread || (g->range.start < end && g->range.end > start))
+			*g = (struct hp_watched_going){ .thread = 0 };
+}
+
+void hp_watched_announce(struct hp_watched *w, uintptr_t start, uintptr_t end, int thread)
+{
+	unsigned i = 0;
+
+	hp_watched_want(w, start, end, thread);
+	while (i < HP_WATCHED_GOING_MAX && w->going[i].thread)
+		i++;
+	if (i == HP_WATCHED_GOING_MAX)
+		i = w->dropped++ % HP_WATCHED_GOING_MAX;
+	w->going[i] = (struct hp_watched_going){ .range = { start, end }, .thread = thread };
+}
+
+struct hp_stretch hp_watched_around(const struct hp_watched *w, uintptr_t addr, struct hp_stretch all)
+{
+	for (const struct hp_watched_going *g = w->going; g < w->going + HP_WATCHED_GOING_MAX; g++)
+		if (g->range.end <= addr)
+			all.start = HP_MAX(all.start, g->range.end);
+		else
+			all.end = HP_MIN(all.end, g->range.start);
+	return all;
+}
+
 void hp_watched_clear(struct hp_watched *w)
 {
 	*w = (struct hp_watched){ .table = w->table, .opened = w->opened };

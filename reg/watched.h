@@ -5,6 +5,10 @@
  * range that was given to the kernel, which is a whole mapping where possible, and so larger than the uses in it. A
  * part without any use is idle, unless it lasts until it is unmapped, and the caller may take it back. Each call takes
  * time by the logarithm of the number of ranges, and by the number of parts that it touches.
+ *
+ * A thread announces a range that it is about to discard. Until the discard is over, no part for a neighbour may take
+ * the range in. Nobody tells of its end. So a range counts until its thread announces the next one or has other memory
+ * watched, or until any thread uses the range.
  */
 #ifndef HP_REG_WATCHED_H
 #define HP_REG_WATCHED_H
@@ -22,12 +26,21 @@ struct hp_watched_range {
 	uint32_t next; /* the next free one */
 };
 
+/* The announcements that count, at most one of each thread. Seldom are more threads between the two calls. */
+enum { HP_WATCHED_GOING_MAX = 64 };
+struct hp_watched_going {
+	struct hp_stretch range;
+	int thread; /* 0: none, and the range is empty */
+};
+
 struct hp_watched {
 	struct hp_covered uses, parts; /* parts are apart from each other */
 	size_t count; /* of parts */
 	struct hp_watched_range *table; /* from number 1 up */
 	/* Numbers up to `made` were in use; numbers below `opened` have memory; the first free one. */
 	uint32_t made, opened, free;
+	struct hp_watched_going going[HP_WATCHED_GOING_MAX];
+	unsigned dropped; /* announcements that gave way to later ones; wraps */
 };
 
 /* Add a use, or end one that was added. False: no memory, and nothing has changed. */
@@ -52,6 +65,15 @@ struct hp_stretch hp_watched_cut(struct hp_watched *w, uintptr_t start, uintptr_
 bool hp_watched_take_idle(struct hp_watched *w, uintptr_t start, uintptr_t end, size_t len_max,
 			  struct hp_stretch *ret_);
 bool hp_watched_take_any(struct hp_watched *w, struct hp_stretch *ret_);
+
+/* The thread announces that it is about to discard [start, end). */
+void hp_watched_announce(struct hp_watched *w, uintptr_t start, uintptr_t end, int thread);
+
+/* The thread wants [start, end), so no announcement counts that overlaps it or is of this thread. */
+void hp_watched_want(struct hp_watched *w, uintptr_t start, uintptr_t end, int thread);
+
+/* What of `all` lies around addr up to the next announced ranges. addr is in none of them. */
+struct hp_stretch hp_watched_around(const struct hp_watched *w, uintptr_t addr, struct hp_stretch all);
 
 /* In the child of fork: nothing is watched. */
 void hp_watched_clear(struct hp_watched *w);

@@ -529,6 +529,69 @@ TEST_BY(in_child, what_is_forgotten_while_it_is_registered_is_registered_anew)
 	close_empty(&device, d);
 }
 
+static size_t going_len;
+static sem_t announced, may_go;
+
+static void *forget_and_discard(void *p)
+{
+	EXPECT_EQ(hugepin_forget(p, going_len), 0);
+	sem_post(&announced);
+	sem_wait(&may_go);
+	EXPECT_EQ(madvise(p, going_len, MADV_DONTNEED), 0);
+	return NULL;
+}
+
+/* Pin the pages below and above [going, going + len) between the two calls by which another thread discards it. */
+static void pin_beside(hugepin_domain *d, char *going, size_t len)
+{
+	pthread_t other;
+
+	going_len = len;
+	sem_init(&announced, 0, 0);
+	sem_init(&may_go, 0, 0);
+	EXPECT_EQ(pthread_create(&other, NULL, forget_and_discard, going), 0);
+	sem_wait(&announced);
+	EXPECT_EQ(made(d, going - 4096), 1);
+	EXPECT_EQ(made(d, going + len), 1);
+	EXPECT(is_watched(going - 4096) && is_watched(going + len));
+	EXPECT(!is_watched(going) && !is_watched(going + len - 4096));
+	sem_post(&may_go);
+	pthread_join(other, NULL);
+	EXPECT_EQ(made(d, going - 4096) + made(d, going + len), 0);
+}
+
+TEST_BY(in_child, a_pin_beside_memory_that_is_forgotten_and_not_yet_discarded_leaves_it_unwatched)
+{
+	for (int i = 0; i < 4; i++) {
+		hugepin_domain *d = i & 1 ? open_blocks() : open_with(0);
+		char *p = map(MIB), *going = p + MIB / 2;
+
+		if (i & 2)
+			EXPECT_EQ(made(d, going), 1);
+		pin_beside(d, going, 4096);
+		EXPECT_EQ(made(d, going), 1);
+		EXPECT_EQ(made(d, going), 0);
+		EXPECT(is_watched(going));
+		munmap(p, MIB);
+		close_empty(&device, d);
+	}
+}
+
+TEST_BY(in_child, so_it_leaves_both_sides_of_what_was_discarded_unannounced)
+{
+	hugepin_domain *d = open_with(0);
+	char *going = map(MIB) + MIB / 2;
+
+	add_max = 4096; /* of the mapping only this page is watched */
+	EXPECT_EQ(made(d, going + 4096), 1);
+	add_max = UINT64_MAX;
+	EXPECT_EQ(madvise(going + 4096, 4096, MADV_DONTNEED), 0);
+	pin_beside(d, going, 3 * 4096);
+	for (int round = 1; round >= 0; round--)
+		EXPECT(made(d, going) == round && made(d, going + 4096) == 1 && made(d, going + 8192) == round);
+	close_empty(&device, d);
+}
+
 /* Each is a hole in one mapping that is registered. */
 TEST_BY(in_child, many_forgotten_ranges_take_no_more_mappings_than_there_may_be)
 {

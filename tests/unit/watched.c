@@ -188,6 +188,45 @@ TEST(a_part_that_lasts_or_is_long_is_not_idle_and_goes_with_all)
 	EXPECT(!hp_watched_take_any(&w, &got));
 }
 
+static bool around(uintptr_t at, uintptr_t start, uintptr_t end)
+{
+	const struct hp_stretch got = hp_watched_around(&w, at, (struct hp_stretch){ 0, N });
+
+	return EXPECT_EQ(got.start, start) && EXPECT_EQ(got.end, end);
+}
+
+TEST(a_threads_last_announcement_counts_until_it_or_its_memory_is_wanted)
+{
+	around(50, 0, N);
+	hp_watched_announce(&w, 100, 110, 1);
+	hp_watched_announce(&w, 20, 30, 2);
+	hp_watched_announce(&w, 22, 40, 3); /* the second is replaced, since it overlaps */
+	around(50, 40, 100);
+	around(10, 0, 22);
+	hp_watched_announce(&w, 60, 70, 1);
+	around(50, 40, 60);
+	around(200, 70, N);
+	hp_watched_want(&w, 0, 60, 4);
+	around(50, 0, 60);
+	hp_watched_want(&w, 200, 201, 1);
+	around(50, 0, N);
+}
+
+TEST(if_too_many_threads_announce_the_oldest_announcement_is_dropped)
+{
+	for (unsigned i = 0; i < HP_WATCHED_GOING_MAX; i++)
+		hp_watched_announce(&w, 100 + i, 101 + i, (int)i + 1);
+	for (unsigned i = 0; i < 2 * HP_WATCHED_GOING_MAX; i++) /* one thread's do not count for more */
+		hp_watched_announce(&w, 120, 121, 21);
+	around(50, 0, 100);
+	hp_watched_announce(&w, 200, 201, 1000);
+	hp_watched_announce(&w, 210, 211, 1001);
+	around(50, 0, 102);
+	around(205, 201, 210);
+	hp_watched_clear(&w);
+	around(50, 0, N);
+}
+
 TEST(in_a_child_nothing_is_watched)
 {
 	add_use((struct hp_stretch){ 10, 20 });
