@@ -84,7 +84,8 @@ struct hugepin_reg {
  *            which the keys name by addresses from iova on. None of the three need be whole base pages. dereg ends it.
  *  terms     may be NULL. Policy hybrid, when the domain is opened: 0 and *ret_, or -errno: nothing was measured.
  *  held      may be NULL: nothing. How much of what was deregistered is not free yet, because another thread has to let
- *            go of it: it counts as in use. What this thread can let go of, it lets go of first. */
+ *            go of it: it counts as in use. What this thread can let go of, it lets go of first.
+ * From reg, reg_dmabuf, limits and paging a number above 0, as libibverbs returns, becomes -EIO. */
 struct hugepin_paging;
 struct hugepin_terms;
 struct hugepin_backend {
@@ -215,7 +216,7 @@ struct hugepin_attr {
  * well, except for -EINVAL. May block and allocate.
  * -EINVAL: a NULL, an unknown size, policy, access, fork, flag, odp, watch or reach, or a bad round_max. -EOPNOTSUPP:
  * the device lacks the policy or the access. -ENOSPC: 65536 domains. -ENOSYS: no membarrier(2). -ENOMEM. Or the error
- * of limits() (-EIO for its -EINVAL). */
+ * of limits() (-EIO for its -EINVAL, and for a number above 0). */
 int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const struct hugepin_attr *attr,
 			hugepin_domain **ret_);
 

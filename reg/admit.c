@@ -177,7 +177,7 @@ static int call_reg(hugepin_domain *d, uintptr_t start, uintptr_t end, unsigned 
 		err = d->backend->reg(d->ctx, (void *)start, end - start, access, ret_);
 	hp_registering = false;
 	hp_foreign_end(state);
-	return err;
+	return hp_backend_error(err);
 }
 
 /* Whether the kernel counts as much for r as the budget has. It counts all of a hugepage, however little is registered. */

@@ -375,7 +375,7 @@ int hugepin_domain_open(const struct hugepin_backend *backend, void *ctx, const 
 	hp_config_load();
 	hp_base_page_init();
 	if (!err) {
-		err = backend->limits(ctx, &limits);
+		err = hp_backend_error(backend->limits(ctx, &limits));
 		err = err == -EINVAL ? -EIO : err; /* -EINVAL would tell the caller that he still owns ctx */
 	}
 	hp_domains_lock();
@@ -606,7 +606,7 @@ int hugepin_domain_paging(hugepin_domain *d, struct hugepin_paging *ret_, size_t
 		return -EOPNOTSUPP;
 	hp_lock(&d->lock);
 	state = hp_foreign_begin();
-	err = d->backend->paging(d->ctx, &p);
+	err = hp_backend_error(d->backend->paging(d->ctx, &p));
 	hp_foreign_end(state);
 	hp_unlock(&d->lock);
 	if (!err)

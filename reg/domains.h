@@ -7,6 +7,8 @@
 #ifndef HP_REG_DOMAINS_H
 #define HP_REG_DOMAINS_H
 
+#include <errno.h>
+
 #include "base/service.h"
 #include "reg/state.h"
 #include "reg/work.h"
@@ -91,6 +93,12 @@ bool hp_domain_let_pass(hugepin_domain *d);
  * thread that is cancelled in such a call would leave the lock taken. */
 int hp_foreign_begin(void);
 void hp_foreign_end(int state);
+
+/* What a backend's function has returned, of which a number above 0 is no error to any caller. */
+static inline int hp_backend_error(int err)
+{
+	return err > 0 ? -EIO : err;
+}
 
 /* Whether the interposed calls of libhugepin-malloc.so announce unmappings (unmapping.h).
  * relaxed: the thread that sets it unmaps next; a hit that does not see it asks the kernel. */

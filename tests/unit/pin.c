@@ -101,6 +101,44 @@ PIN_TEST(a_vector_is_pinned_as_a_whole_or_not_at_all, open_lru(), MIB)
 	EXPECT_EQ(hugepin_unpinv(d, v, 2), -EINVAL);
 }
 
+static int refuse_limits(void *ctx, struct hugepin_limits *ret_)
+{
+	(void)ctx, (void)ret_;
+	return ENODEV;
+}
+
+static int refuse_paging(void *ctx, struct hugepin_paging *ret_)
+{
+	(void)ctx, (void)ret_;
+	return EBUSY;
+}
+
+TEST(what_a_backend_returns_above_0_is_an_error)
+{
+	struct hugepin_backend backend = device_backend;
+	struct iovec piece = { map(4096), 4096 };
+	struct hugepin_paging paging;
+	struct hugepin_pin pin;
+	hugepin_domain *d;
+
+	device_reset(&device);
+	backend.limits = refuse_limits;
+	EXPECT_EQ(hugepin_domain_open(&backend, &device, NULL, &d), -EIO);
+	backend.limits = device_backend.limits;
+	backend.paging = refuse_paging;
+	if (!EXPECT_EQ(hugepin_domain_open(&backend, &device, NULL, &d), 0))
+		return;
+	device.nth = 1;
+	device.for_good = true;
+	device.with = ENOMEM;
+	EXPECT_EQ(hugepin_pin(d, piece.iov_base, 4096, 0, &pin), -EIO);
+	EXPECT_EQ(hugepin_pinv(d, &piece, 1, 0, &pin, 1), -EIO);
+	EXPECT_EQ(hugepin_pin(d, piece.iov_base, 4096, HUGEPIN_PIN_UNCACHED, &pin), -EIO);
+	EXPECT_EQ(hugepin_domain_paging(d, &paging, sizeof paging), -EIO);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	munmap(piece.iov_base, 4096);
+}
+
 /* ------------------------------------------------------------------ registered for one pin */
 
 PIN_TEST(a_backend_gets_what_it_has_registered_for_a_pin, open_lru(), MIB)
