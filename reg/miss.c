@@ -304,6 +304,8 @@ HP_COLD int hp_try_missed(hugepin_domain *d, const void *addr, size_t len, unsig
 		return 0;
 	if (d->opener_only)
 		return -EPERM;
+	/* The event of what this thread did before may be read and not yet queued. Then it would cancel the request. */
+	hp_uffd_heed(d);
 	err = hp_request_add(d, &q);
 	return err ? err : -EAGAIN;
 }

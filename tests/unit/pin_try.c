@@ -9,7 +9,9 @@
 
 #include "base/lock.h"
 #include "base/service.h"
+#include "reg/queue.h"
 #include "reg/request.h"
+#include "reg/uffd.h"
 #include "tests/unit/child.h"
 #include "tests/unit/pin.h"
 
@@ -466,6 +468,61 @@ PIN_TEST(a_request_whose_memory_goes_away_while_it_is_registered_is_cancelled, o
 	EXPECT_EQ(device.calls, 1);
 	EXPECT_EQ(ask(d, p, 8192, 0, &t), 0);
 	EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
+}
+
+/* Holds the lock of a domain's queue, so that the watcher, which has read an event, cannot queue it there. */
+struct queue_holder {
+	hugepin_domain *d;
+	sem_t held;
+	_Atomic bool asked;
+};
+
+static void *hold_queue(void *holder)
+{
+	struct queue_holder *h = holder;
+	uint64_t mask = hp_queue_lock(h->d);
+
+	sem_post(&h->held);
+	for (int ms = 0; ms < 100 && !h->asked; ms++)
+		hp_futex_sleep(1000000);
+	hp_futex_sleep(20000000);
+	hp_queue_unlock(h->d, mask);
+	return NULL;
+}
+
+/* The watcher tells domains of an event one after the other, so either may be first. */
+PIN_TEST(what_the_thread_itself_did_before_does_not_cancel_its_request, open_lru(), MIB)
+{
+	static struct device beside;
+	hugepin_domain *of[] = { d, open_beside(&beside) };
+	struct hugepin_pin pin;
+	struct told t;
+	pthread_t thread;
+
+	if (!hp_uffd_works())
+		return; /* nobody tells of the discard */
+	for (int i = 0; i < 2; i++) {
+		struct queue_holder h = { .d = of[i] };
+		char *q = p + i * 65536;
+
+		for (int k = 0; k < 2; k++) {
+			EXPECT_EQ(hugepin_pin(of[k], q, 4096, 0, &pin), 0);
+			EXPECT_EQ(hugepin_unpin(of[k], &pin), 0);
+		}
+		sem_init(&h.held, 0, 0);
+		EXPECT_EQ(pthread_create(&thread, NULL, hold_queue, &h), 0);
+		sem_wait(&h.held);
+		EXPECT_EQ(madvise(q, 4096, MADV_DONTNEED), 0);
+		memset(&t, 0, sizeof t);
+		sem_init(&t.done, 0, 0);
+		EXPECT_EQ(hugepin_pin_try(of[!i], q, 4096, HUGEPIN_PIN_UNCACHED, tell, &t, &pin), -EAGAIN);
+		h.asked = true;
+		sem_wait(&t.done);
+		EXPECT_EQ(t.err, 0);
+		EXPECT_EQ(hugepin_unpin(of[!i], &t.pin), 0);
+		pthread_join(thread, NULL);
+	}
+	close_empty(&beside, of[1]);
 }
 
 PIN_TEST(too_many_requests_are_refused_and_one_without_a_callback_waits_once, open_lru(), 4 * MIB)
