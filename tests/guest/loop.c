@@ -47,7 +47,7 @@ static void heard(void *arg, const struct hugepin_sg_record *r)
 	c->heard++;
 }
 
-static int take(void)
+static int take_completions(void)
 {
 	struct ibv_wc wc[16];
 	const int n = ibv_poll_cq(client_cq, 16, wc);
@@ -66,7 +66,7 @@ static void leave(struct client *c)
 	c->fd = -1;
 	ibv_modify_qp(c->qp, &(struct ibv_qp_attr){ .qp_state = IBV_QPS_ERR }, IBV_QP_STATE);
 	while ((ret = hugepin_sgq_close(c->queue)) == -EBUSY)
-		take();
+		take_completions();
 	EXPECT_EQ(ret, 0);
 	EXPECT_EQ(ibv_destroy_qp(c->qp), 0);
 }
@@ -155,12 +155,12 @@ TEST(a_loop_of_epoll_and_verbs_serves_peers_over_a_provider_though_one_never_rec
 		return;
 	/* All but this connection, which has a socket and its queue's. */
 	while (!t_failures && go_on(&clients[0]) && clients[0].heard < 1)
-		take();
+		take_completions();
 	const int own = descriptors_of(server) - 2;
 	for (unsigned i = 1; i < CLIENTS && !t_failures; i++)
 		join(&clients[i], i % KINDS, &to, server);
 	for (unsigned left = 1; left && !t_failures;) {
-		if (!take())
+		if (!take_completions())
 			sched_yield();
 		left = 0;
 		for (struct client *c = clients; c < clients + CLIENTS; c++)
