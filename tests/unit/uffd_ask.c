@@ -325,4 +325,37 @@ TEST_BY(in_child, while_events_are_read_pins_wait_and_see_what_they_say)
 	close_empty(&device, d);
 }
 
+static void answer_request(void *err_, int err, const struct hugepin_pin *pin)
+{
+	struct hugepin_pin copy = pin ? *pin : (struct hugepin_pin){ 0 };
+
+	if (pin)
+		EXPECT_EQ(hugepin_unpin(seen_reading, &copy), 0);
+	atomic_store((_Atomic int *)err_, err);
+}
+
+/* The event was read before the request, and is queued after it, while still other memory is changing. */
+TEST_BY(in_child, the_end_of_earlier_memory_at_its_addresses_cancels_no_request)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = map(MIB);
+	_Atomic int err = 1;
+	pthread_t other;
+
+	EXPECT_EQ(made(d, p), 1);
+	hp_uffd_wait();
+	seen_reading = d;
+	hold_reader = true;
+	EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+	EXPECT_EQ(pthread_create(&other, NULL, let_reader_go, NULL), 0);
+	answers(EAGAIN, 1);
+	EXPECT_EQ(hugepin_pin_try(d, p, 4096, 0, answer_request, &err, NULL), -EAGAIN);
+	EXPECT_EQ(answers_left, 0);
+	pthread_join(other, NULL);
+	for (int i = 0; i < 20000 && err == 1; i++)
+		usleep(1000);
+	EXPECT_EQ(err, 0);
+	close_empty(&device, d);
+}
+
 T_MAIN
