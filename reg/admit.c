@@ -185,7 +185,7 @@ static bool takes_all(const hugepin_domain *d, const struct hp_region *r, unsign
 {
 	struct hugepin_extent x;
 
-	return hp_is_pinning(access) && hp_region_is_heap(r) && hp_heap_extent((void *)r->start, &x) &&
+	return hp_is_pinning(access) && !d->dmabuf && hp_heap_extent((void *)r->start, &x) &&
 	       x.kind != HUGEPIN_KIND_BASE && held_end(r->end) - held_start(r->start) >= d->bytes_max;
 }
 

@@ -153,9 +153,13 @@ static int charge_hugepages(void *addr, size_t len)
 
 PIN_TEST(for_a_hugepage_that_counts_as_much_as_the_budget_nothing_goes, open_first(HUGEPIN_POLICY_LRU, MIB, 0), MIB)
 {
-	char *h = hugepin_malloc(MIB / 2);
+	const int64_t pages = hp_config.pages;
 	struct hugepin_extent x;
+	char *h;
 
+	hp_config.pages = HP_PAGES_THP;
+	h = hugepin_malloc(16 * MIB); /* in an extent of its own */
+	hp_config.pages = pages;
 	EXPECT(hugepin_extent(h, &x, sizeof x) > 0);
 	if (x.kind == HUGEPIN_KIND_BASE)
 		SKIP("the heap has no hugepages");
