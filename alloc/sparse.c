@@ -13,15 +13,15 @@
 
 enum {
 	SIZE_MIN = 16, /* base pages; smaller buffers have too little to save */
-	PIECES = 7, /* of one buffer that are looked at, each a chunk, beside its first chunk */
-	WINDOW = 16, /* chunks of a piece until one that is touched is found; aligned, so they lie in one hugepage */
-	LITTLE = 1, /* a buffer is touched little if at most so many pieces beside that one are touched */
+	PIECES = 7, /* chunks of one buffer that are looked at, beside its first one */
+	LITTLE = 2, /* a buffer is touched little if at most so many pieces are touched */
+	WINDOW = 16, /* chunks that are read at once to find any that is touched; aligned, so they lie in one hugepage */
 	/* chunks of memory handed out after a buffer until the program has had time to use it */
 	LATER = 8 << (20 - HP_CHUNK_SHIFT),
 	/* Chunks of memory handed out for one look at a buffer. DENSE: in a program that fills its buffers. VAIN: so many
 	 * more for each of the last looks that found nothing touched, up to VAIN_MAX. */
 	EVERY = 1 << (20 - HP_CHUNK_SHIFT),
-	EVERY_DENSE = 8 * EVERY,
+	EVERY_DENSE = 12 * EVERY,
 	EVERY_VAIN = 4 * EVERY,
 	VAIN_MAX = 4,
 	/* At most so many buffers of zeros count with one that is touched little, so that one alone decides nothing. */
@@ -110,44 +110,59 @@ static void add_look(bool little)
 	sparse.vain = 0;
 }
 
-/* Look at a buffer that was handed out, and perhaps freed since. One of which nothing is touched does not count by
- * itself, because the program may not have begun to use it. The first piece is where most programs begin. The others
- * are elsewhere in each buffer, because a program may touch all its buffers at the same places. */
-static void look_at(size_t chunk, size_t n)
+/* The chunk to look at in the i-th of PIECES parts of some chunks. It lies elsewhere at each look, because a program may
+ * touch all its buffers at the same places. */
+static size_t place(size_t from, size_t len, size_t i)
 {
-	enum piece p = look_at_piece(chunk, chunk + 1);
-	size_t at = chunk, from = chunk + 1, len = n - 1;
-	bool begun = p == TOUCHED, zero = false;
-	unsigned touched = 0;
+	return from + (i * len + sparse.vary % len) / PIECES;
+}
 
-	sparse.vary += UINT64_C(0x9e3779b97f4a7c15); /* by the golden ratio, which spreads the places evenly */
-	for (size_t i = 0; i < PIECES && p != UNKNOWN && touched <= LITTLE; i++) {
-		/* The buffer's other hugepages may not be there, so look only for what was touched in this one. A page
-		 * of the pool is there even if nobody has touched it. */
-		if (!begun && p == ZERO && hp_span.page[hp_page_of(at)].kind == HUGEPIN_KIND_THP) {
-			zero = true;
+/* Look for anything that is touched in a buffer, at first where most programs begin. ZERO: a part of the buffer lies in
+ * THP, but only zeros were found. ABSENT: the program may not have begun to use it. */
+static enum piece find_touched(size_t chunk, size_t n)
+{
+	enum piece p = look_at_piece(chunk, chunk + 1), found = ABSENT;
+	size_t at = chunk, from = chunk, len = n;
+
+	for (size_t i = 0; p != TOUCHED && p != UNKNOWN; i++) {
+		/* A page of the pool is there even if nobody has touched it. Where a THP is there, go on in this one,
+		 * because others may not be there. */
+		if (p == ZERO && hp_span.page[hp_page_of(at)].kind == HUGEPIN_KIND_THP) {
+			found = ZERO;
 			at &= -HP_PAGE_CHUNKS;
 			from = HP_MAX(chunk, at);
 			len = HP_MIN(chunk + n, at + HP_PAGE_CHUNKS) - from;
 		}
-		at = from + (i * len + sparse.vary % len) / PIECES;
-		if (begun) {
-			p = look_at_piece(at, at + 1);
-			touched += p == TOUCHED;
-		} else {
-			at &= -(size_t)WINDOW;
-			p = look_at_piece(HP_MAX(at, chunk), HP_MIN(at + WINDOW, chunk + n));
-			begun = p == TOUCHED;
-		}
+		if (i == PIECES)
+			return found;
+		at = place(from, len, i) & -(size_t)WINDOW;
+		p = look_at_piece(HP_MAX(at, chunk), HP_MIN(at + WINDOW, chunk + n));
+		at = HP_MAX(at, chunk);
 	}
-	if (p == UNKNOWN)
-		return;
-	if (begun) {
-		add_look(touched <= LITTLE);
-	} else {
+	return p;
+}
+
+/* Look at a buffer that was handed out, and perhaps freed since. */
+static void look_at(size_t chunk, size_t n)
+{
+	enum piece p = find_touched(chunk, n);
+	unsigned touched = 0;
+
+	if (p == ABSENT || p == ZERO) {
 		sparse.vain += sparse.vain < VAIN_MAX;
-		sparse.zero += zero && sparse.zero < ZERO_MAX;
+		sparse.zero += p == ZERO && sparse.zero < ZERO_MAX;
 	}
+	if (p != TOUCHED)
+		return;
+	for (size_t i = 0; i < PIECES && touched <= LITTLE; i++) {
+		size_t at = place(chunk + 1, n - 1, i);
+
+		p = look_at_piece(at, at + 1);
+		if (p == UNKNOWN)
+			return;
+		touched += p == TOUCHED;
+	}
+	add_look(touched <= LITTLE);
 }
 
 /* Do not look once there may be registrations, which bring in all memory under them, so that nothing could be saved. */
@@ -164,6 +179,7 @@ static void look_at_first(void)
 	if (sparse.noted[i].at - sparse.looked < (hp_touched_is_dense(&sparse.touched) ? EVERY_DENSE : every))
 		return;
 	sparse.looked = sparse.noted[i].at;
+	sparse.vary += UINT64_C(0x9e3779b97f4a7c15); /* by the golden ratio, which spreads the places evenly */
 	look_at(sparse.noted[i].chunk, sparse.noted[i].n);
 }
 

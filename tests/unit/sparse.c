@@ -209,6 +209,15 @@ TEST_BY(in_child, a_third_of_a_buffer_is_not_little)
 	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
 }
 
+TEST_BY(in_child, nor_is_the_last_third)
+{
+	for (int i = 0; i < 300; i++) {
+		allocate(1, 0);
+		memset((char *)last + MIB / 3 * 2, 1, MIB / 3);
+	}
+	EXPECT_EQ(HP_STAT(sparse_bytes), 0);
+}
+
 TEST_BY(in_child, buffers_that_are_not_used_yet_say_nothing)
 {
 	allocate(300, 0);
