@@ -31,7 +31,9 @@ static _Atomic uint64_t clock_ns, step_ns;
 
 static uint64_t fake_clock(void)
 {
-	return clock_ns += step_ns;
+	const uint64_t step = atomic_load_explicit(&step_ns, memory_order_relaxed);
+
+	return atomic_fetch_add_explicit(&clock_ns, step, memory_order_relaxed) + step;
 }
 
 static void set_clock(uint64_t step)
