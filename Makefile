@@ -248,13 +248,14 @@ $(BUILD)/jemalloc.a: Makefile $(BUILD)/flags $(BUILD)/jemalloc.from
 # jemalloc's profiler unwinds: the static unwinder keeps libgcc_s.so out of every preloaded program. Assertions bring their
 # messages and lock ranks along.
 # In 5.3.0, and in no other version, a function of jemalloc's is replaced by dropin/jemalloc.c's.
-JEMALLOC_WRAP = $(shell grep -q '5\.3\.0-0-g' '$(JEMALLOC)' && echo -Wl,--wrap=je_tsd_tcache_enabled_data_init)
+JEMALLOC_5_3_0 = $(shell grep -q '5\.3\.0-0-g' '$(JEMALLOC)' && echo yes)
 # Settings of older versions are others; those would complain of ours.
-$(BUILD)/dropin/jemalloc.o: private FLAGS += $(shell grep -q narenas_ratio '$(JEMALLOC)' && echo -DHP_JEMALLOC_5_3)
+$(BUILD)/dropin/jemalloc.o: private FLAGS += $(shell grep -q narenas_ratio '$(JEMALLOC)' && echo -DHP_JEMALLOC_5_3) \
+	$(if $(JEMALLOC_5_3_0),-DHP_JEMALLOC_5_3_0)
 $(BUILD)/dropin/jemalloc.o: $(BUILD)/jemalloc.from
 DROPIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(IMAGE_SRC),$(sort $(wildcard dropin/*.c)))) $(addprefix $(BUILD)/base/,sys.o lock.o clock.o $(if $(DEBUG),base.o))
 $(BUILD)/libhugepin-malloc.so $(BUILD)/installed/libhugepin-malloc.so: $(DROPIN_OBJ) $(BUILD)/jemalloc.a $(BUILD)/libhugepin.so packaging/hugepin-malloc.map
-	$(call link,-static-libgcc $(JEMALLOC_WRAP))
+	$(call link,-static-libgcc $(if $(JEMALLOC_5_3_0),-Wl$(comma)--wrap=je_tsd_tcache_enabled_data_init))
 
 $(BUILD)/hugepin: $(CMD_OBJ) | $(BUILD)/hugepin-plot.py
 $(BUILD)/installed/hugepin: $(CMD_OBJ:$(BUILD)/cmd/run.o=$(BUILD)/installed/run.o)

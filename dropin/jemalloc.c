@@ -327,6 +327,7 @@ char *hpje_secure_getenv(const char *name)
 	return conf;
 }
 
+#ifdef HP_JEMALLOC_5_3_0
 /* Stands in for jemalloc's function (Makefile). jemalloc 5.3.0 gives each thread a cache, but does not notice if there
  * was no memory for it: the thread's first request then reads through NULL. This function leaves such a thread without
  * a cache. */
@@ -346,6 +347,7 @@ bool __wrap_je_tsd_tcache_enabled_data_init(void *tsd)
 	}
 	return false;
 }
+#endif
 
 /* ------------------------------------------------------------------ the small tier, as the heap sees it */
 

@@ -9,7 +9,7 @@ own_mounts()
 	unset OWN_MOUNTS MAKEFLAGS BUILD # what is built there is built by itself
 	work=$(mktemp -d)
 	root=$work/root
-	trap 'umount -lR "$root"/{proc,sys,dev} 2>/dev/null || true; rm -rf --one-file-system "$work"' EXIT
+	trap 'umount -lR "$work"/*/{proc,sys,dev} 2>/dev/null || true; rm -rf --one-file-system "$work"' EXIT
 	trap 'exit 1' INT TERM
 }
 
@@ -37,10 +37,12 @@ bare_start()
 	bare=$!
 }
 
+bare_wait() { wait "$bare" || { cat "$work/mmdebstrap"; echo 'FAIL: no bare system'; return 1; }; }
+
 # Wait for it, and give it what a system has.
 bare_ready()
 {
-	wait "$bare" || { cat "$work/mmdebstrap"; echo 'FAIL: no bare system'; return 1; }
+	bare_wait
 	mount -t proc proc "$root/proc"
 	mount --rbind /sys "$root/sys"
 	mount --rbind /dev "$root/dev"
