@@ -51,10 +51,10 @@ int hugepin_pin_at(hugepin_domain *, const void *addr, size_t len, unsigned acce
 		   uintptr_t site);
 
 /* The outcome of a request of hugepin_pin_try. err 0: *pin is a pin of the range, which is the program's from now on:
- * copy it. Otherwise pin is NULL: -ECANCELED: the memory went away, or what lay there before, or the domain was closed;
- * or an error of hugepin_pin. Called once, without a lock, on the service thread, or by hugepin_domain_close on its own.
- * All signals are blocked on the service thread, and it serves all domains: return soon. May call functions of the
- * domain, except after -ECANCELED, and never hugepin_domain_close. */
+ * copy it. Otherwise pin is NULL: -ECANCELED: the memory went away, or the domain was closed; or an error of
+ * hugepin_pin. Called once, without a lock, on the service thread, or by hugepin_domain_close on its own. All signals
+ * are blocked on the service thread, and it serves all domains: return soon. May call functions of the domain, except
+ * after -ECANCELED, and never hugepin_domain_close. */
 typedef void (*hugepin_pinned_fn)(void *arg, int err, const struct hugepin_pin *pin);
 
 /* hugepin_pin that does not wait for the backend. 0 and *ret_: the range is registered, and this is a pin as of

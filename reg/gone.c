@@ -138,7 +138,7 @@ void hp_gone_tell(hugepin_domain *d, const struct hp_range *range)
 	hp_work_set(d, HP_WORK_SERVE);
 	/* These hints are older than the event, so they meant the memory that is going. */
 	dropped = hp_hints_drop(d, range->start, range->end);
-	hp_request_cancel(d, range->start, range->end);
+	hp_request_cancel(d, range);
 	hp_queue_unlock(d, mask);
 	hp_stakes_listen(d, -(int)dropped);
 }

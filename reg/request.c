@@ -76,27 +76,33 @@ int hp_request_add(hugepin_domain *d, const struct hp_pin_request *q)
 bool hp_request_begin(hugepin_domain *d, struct hp_pin_request *ret_)
 {
 	uint64_t mask = hp_queue_lock(d);
+	struct hp_pin_request *q = d->requests;
 	bool any;
 
 	any = d->requests_count;
 	if (any) {
-		d->requests[0].begun = true;
-		*ret_ = d->requests[0];
+		q->begun = true;
+		q->doubtful |= q->again;
+		q->again = false;
+		*ret_ = *q;
 	}
 	hp_queue_unlock(d, mask);
 	return any;
 }
 
-bool hp_request_end(hugepin_domain *d)
+enum hp_request_end hp_request_end(hugepin_domain *d)
 {
 	uint64_t mask = hp_queue_lock(d);
-	bool cancelled;
+	enum hp_request_end end;
 
-	cancelled = d->requests[0].cancelled;
-	take_out(d, 0);
+	end = d->requests[0].cancelled ? HP_REQUEST_CANCELLED :
+	      d->requests[0].again     ? HP_REQUEST_AGAIN :
+					 HP_REQUEST_SERVED;
+	if (end != HP_REQUEST_AGAIN)
+		take_out(d, 0);
 	hp_queue_unlock(d, mask);
-	hp_stakes_listen(d, -1);
-	return cancelled;
+	hp_stakes_listen(d, end == HP_REQUEST_AGAIN ? 0 : -1);
+	return end;
 }
 
 unsigned hp_request_count(hugepin_domain *d)
@@ -109,11 +115,12 @@ unsigned hp_request_count(hugepin_domain *d)
 	return n;
 }
 
-void hp_request_cancel(hugepin_domain *d, uintptr_t start, uintptr_t end)
+void hp_request_cancel(hugepin_domain *d, const struct hp_range *range)
 {
 	for (unsigned i = 0; i < d->requests_count; i++) {
 		struct hp_pin_request *q = &d->requests[i];
 
-		q->cancelled |= (uintptr_t)q->addr < end && (uintptr_t)q->addr + q->len > start;
+		if ((uintptr_t)q->addr < range->end && (uintptr_t)q->addr + q->len > range->start)
+			*(range->past ? &q->again : &q->cancelled) = true;
 	}
 }

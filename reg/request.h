@@ -18,14 +18,16 @@ extern struct hp_job hp_request_job;
 int hp_request_add(hugepin_domain *d, const struct hp_pin_request *q);
 
 /* For the service thread. begin() begins to serve the first request, or returns false if none waits. end() takes it out
- * of the queue, and returns whether its memory went away. */
+ * of the queue, except with AGAIN: what was pinned may have gone, and it has to be begun again. CANCELLED: its memory
+ * went away. */
+enum hp_request_end { HP_REQUEST_SERVED, HP_REQUEST_CANCELLED, HP_REQUEST_AGAIN };
 bool hp_request_begin(hugepin_domain *d, struct hp_pin_request *ret_);
-bool hp_request_end(hugepin_domain *d);
+enum hp_request_end hp_request_end(hugepin_domain *d);
 
 unsigned hp_request_count(hugepin_domain *d);
 
-/* Mark the requests that overlap [start, end) as cancelled. Call with the queue's lock. The service thread tells the
- * program, because this runs inside munmap. */
-void hp_request_cancel(hugepin_domain *d, uintptr_t start, uintptr_t end);
+/* Mark the requests that overlap a range as cancelled, or as ones to be served again if the memory may have lain there
+ * before. Call with the queue's lock. The service thread tells the program, because this runs inside munmap. */
+void hp_request_cancel(hugepin_domain *d, const struct hp_range *range);
 
 #endif

@@ -187,6 +187,8 @@ struct hp_pin_request {
 	unsigned access;
 	bool begun; /* the service thread is registering for it */
 	bool cancelled; /* its memory went away meanwhile */
+	bool again; /* that, or what lay there before, went away since the request was begun */
+	bool doubtful; /* the same, before that: is there memory? */
 	hugepin_pinned_fn done;
 	void *arg;
 	uint64_t site, time; /* for the helper: where and when the program asked */
@@ -252,6 +254,7 @@ struct hp_range {
 	bool discarded; /* a discard, announced before it happens: the mapping stays, and its pages go later */
 	bool late; /* a discard of which no event says when the pages have gone */
 	bool widened; /* ranges were joined: only a part went away, or not all of it was a late discard */
+	bool past; /* told when the addresses were free already, so other memory may lie there by now */
 };
 
 struct hp_gone {

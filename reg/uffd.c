@@ -138,7 +138,9 @@ void hp_uffd_distrust(hugepin_domain *d)
 
 static void tell_gone(uint64_t start, uint64_t end, bool discarded)
 {
-	struct hp_range r = { .start = start, .end = end, .discarded = discarded, .late = discarded };
+	struct hp_range r = {
+		.start = start, .end = end, .discarded = discarded, .late = discarded, .past = !discarded
+	};
 
 	gone_hook.is.tell(&r);
 }

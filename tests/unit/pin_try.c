@@ -9,6 +9,7 @@
 
 #include "base/lock.h"
 #include "base/service.h"
+#include "reg/gone.h"
 #include "reg/queue.h"
 #include "reg/request.h"
 #include "reg/uffd.h"
@@ -468,6 +469,42 @@ PIN_TEST(a_request_whose_memory_goes_away_while_it_is_registered_is_cancelled, o
 	EXPECT_EQ(device.calls, 1);
 	EXPECT_EQ(ask(d, p, 8192, 0, &t), 0);
 	EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
+}
+
+/* As the kernel tells of an unmapping: when the addresses are free, and other memory may be there. */
+static int tell_late(void *addr, size_t len)
+{
+	hp_gone_tell_all(&(struct hp_range){ .start = (uintptr_t)addr, .end = (uintptr_t)addr + len, .past = true });
+	device.refuse = NULL;
+	return 0;
+}
+
+PIN_TEST(what_lay_at_the_addresses_before_does_not_cancel_a_request, open_lru(), MIB)
+{
+	struct told waits, gone, t;
+	char *other = map(8192);
+
+	hold_service();
+	ask_later(d, p, 8192, &waits);
+	ask_later(d, other, 8192, &gone);
+	tell_late(p, 4096);
+	munmap(other + 4096, 4096);
+	tell_late(other + 4096, 4096);
+	let_service_go();
+	sem_wait(&waits.done);
+	sem_wait(&gone.done);
+	EXPECT_EQ(waits.err, 0);
+	EXPECT_EQ(gone.err, -ECANCELED);
+	EXPECT_EQ(device.calls, 1);
+	EXPECT_EQ(hugepin_unpin(d, &waits.pin), 0);
+
+	device.refuse = tell_late; /* while it is registered */
+	EXPECT_EQ(ask(d, p + 65536, 8192, 0, &t), 0);
+	EXPECT_EQ(t.times, 1);
+	EXPECT_EQ(device.calls, 3);
+	EXPECT(device_covers(&device, &t.pin, HUGEPIN_READ | HUGEPIN_WRITE));
+	EXPECT_EQ(hugepin_unpin(d, &t.pin), 0);
+	munmap(other, 4096);
 }
 
 /* Holds the lock of a domain's queue, so that the watcher, which has read an event, cannot queue it there. */
