@@ -785,6 +785,7 @@ int hugepin_prefetch(hugepin_domain *d, const void *addr, size_t len, unsigned a
 	if (err)
 		return err;
 	if (!phase) {
+		hp_uffd_heed(d); /* as for a request: what this thread did before is not to drop the hint */
 		err = hp_hints_push(d, hint);
 		hp_domains_start();
 		return err;

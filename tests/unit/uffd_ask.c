@@ -358,4 +358,24 @@ TEST_BY(in_child, the_end_of_earlier_memory_at_its_addresses_cancels_no_request)
 	close_empty(&device, d);
 }
 
+/* The event of an earlier change is read before the hint, and queued after it. */
+TEST_BY(in_child, what_the_thread_did_before_does_not_drop_its_hint)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = map(MIB);
+	pthread_t other;
+
+	EXPECT_EQ(made(d, p), 1);
+	hp_uffd_wait();
+	hold_reader = true;
+	EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+	EXPECT_EQ(pthread_create(&other, NULL, let_reader_go, NULL), 0);
+	EXPECT_EQ(hugepin_prefetch(d, p, 4096, 0), 0);
+	pthread_join(other, NULL);
+	for (int i = 0; i < 20000 && !stats_of(d).prefetched; i++)
+		usleep(1000);
+	EXPECT_EQ(made(d, p), 0);
+	close_empty(&device, d);
+}
+
 T_MAIN
