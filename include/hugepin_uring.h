@@ -63,10 +63,10 @@ int hugepin_uring_attach(hugepin_domain *, struct io_uring *ring, hugepin_ring *
  * domain is the parent process's; only for what is not valid already. Or an error of io_uring_register(2). */
 int hugepin_ring_use(hugepin_ring *, const struct hugepin_pin *pin);
 
-/* A descriptor that is readable while the ring has something to let go of, until hugepin_ring_use is called: for a thread
- * that sleeps until then. With it, hugepin_ring_use with pin NULL keeps what is registered. It is the ring's: do not read
- * or close it. The first call makes it, the others return it. -EINVAL: NULL. -ESTALE: the domain is the parent process's.
- * -EMFILE, -ENFILE, -ENOMEM. Any thread. */
+/* A descriptor that is readable while the ring has something to let go of, until hugepin_ring_use is called: for a
+ * thread that sleeps until then. With it, hugepin_ring_use with pin NULL keeps what is registered. It is the ring's: do
+ * not read or close it. The first call makes it, the others return it. -EINVAL: NULL. -ESTALE: the domain is the parent
+ * process's. -EMFILE, -ENFILE, -ENOMEM. Any thread. */
 int hugepin_ring_fd(hugepin_ring *);
 
 /* The ring is to be closed or used for something else: its buffer table is removed, and *ring freed. Requests under way

@@ -23,6 +23,9 @@
 #define LATE_STEP_NS UINT64_C(20000000)
 #define LATE_STEPS (LATE_NS / LATE_STEP_NS)
 
+/* What other threads do not let go of in one to two such steps, nobody waits for. */
+#define HELD_NS UINT64_C(50000000)
+
 /* relaxed: a number that no other registration has */
 static _Atomic uint64_t numbers; /* registrations so far, of all domains, and of the parent process */
 
@@ -33,6 +36,20 @@ struct held {
 	size_t bytes;
 	uint32_t regs;
 };
+
+/* Note how little was held at any time since the last but one step. */
+static void note_held(hugepin_domain *d, uint32_t regs)
+{
+	const uint64_t now_ns = hp_clock_ns();
+
+	d->held_least = HP_MIN(d->held_least, regs);
+	d->held_stale = HP_MIN(d->held_stale, regs);
+	if (now_ns - d->held_since_ns < HELD_NS)
+		return;
+	d->held_stale = d->held_least;
+	d->held_least = regs;
+	d->held_since_ns = now_ns;
+}
 
 /* This thread lets go of what it can. */
 static struct held let_go_of_held(hugepin_domain *d)
@@ -45,18 +62,35 @@ static struct held let_go_of_held(hugepin_domain *d)
 	state = hp_foreign_begin();
 	d->backend->held(d->ctx, &h.bytes, &h.regs);
 	hp_foreign_end(state);
+	if (h.regs || d->held_least)
+		note_held(d, h.regs);
 	atomic_store_explicit(&d->held_bytes, h.bytes, memory_order_relaxed); /* state.h */
 	atomic_store_explicit(&d->held_regs, h.regs, memory_order_relaxed);
 	return h;
 }
 
-/* There will be room when other threads let go. */
-static int wait_for_held(hugepin_domain *d)
+void hp_region_look_at_held(hugepin_domain *d)
 {
-	/* relaxed: state.h */
-	if (!atomic_load_explicit(&d->held_since_ns, memory_order_relaxed))
-		atomic_store_explicit(&d->held_since_ns, hp_clock_ns(), memory_order_relaxed);
-	return -EAGAIN;
+	let_go_of_held(d);
+}
+
+/* Whether to wait for other threads to let go, which makes room. A thread that never does so holds up the others once:
+ * then nobody waits, and its part counts as in use like any other. */
+static bool may_wait_for_held(hugepin_domain *d)
+{
+	if (d->held_stale)
+		return false;
+	atomic_store_explicit(&d->held_waits, true, memory_order_relaxed); /* hp_domain_has_room() */
+	return true;
+}
+
+/* Evict one region. at_once: only what makes room at once is of use, so a victim that is held is the last. False: none
+ * is left, or it was that. */
+static bool make_room(hugepin_domain *d, enum hp_evicted why, bool at_once)
+{
+	const struct held before = let_go_of_held(d);
+
+	return hp_evict_one(d, why) && (let_go_of_held(d).regs <= before.regs || !at_once);
 }
 
 static bool fits(const hugepin_domain *d, size_t len, unsigned access, const struct hp_ready *own, struct held held)
@@ -195,6 +229,7 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 {
 	uint64_t start_ns = d->backend->now_ns(d->ctx), now_ns, failed = d->stats.failed;
 	unsigned waits = d->late && d->deregistered_at_ns ? LATE_STEPS : 0;
+	bool enough_held;
 	int err;
 
 	for (;;) {
@@ -205,12 +240,11 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 		HP_DSTAT(d, refused, 1);
 		if (!evict || d->stats.failed != failed)
 			break;
-		if (let_go_of_held(d).bytes >= r->end - r->start)
-			return wait_for_held(d);
-		if (!takes_all(d, r, access) && hp_evict_one(d, HP_EVICTED_REFUSED)) {
-			let_go_of_held(d);
+		enough_held = let_go_of_held(d).bytes >= r->end - r->start;
+		if (enough_held && may_wait_for_held(d))
+			return -EAGAIN;
+		if (!takes_all(d, r, access) && make_room(d, HP_EVICTED_REFUSED, enough_held))
 			continue;
-		}
 		/* Although no region is left to evict, the kernel may still charge memory that was deregistered. */
 		if (!waits-- || now_ns - d->deregistered_at_ns > LATE_NS)
 			break;
@@ -314,11 +348,12 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	evict = evict && may_fit(d, start, end, access);
 	while (!fits(d, len, access, ready, let_go_of_held(d))) {
 		bool crowded = evict && d->stats.regions >= d->regs_max;
+		bool enough_held = hp_region_fits(d, len, access, ready);
 
-		if (evict && hp_region_fits(d, len, access, ready))
-			return wait_for_held(d);
+		if (evict && enough_held && may_wait_for_held(d))
+			return -EAGAIN;
 		HP_DSTAT(d, crowded, crowded);
-		if (!evict || !hp_evict_one(d, crowded ? HP_EVICTED_COUNT : HP_EVICTED_BUDGET))
+		if (!evict || !make_room(d, crowded ? HP_EVICTED_COUNT : HP_EVICTED_BUDGET, enough_held))
 			return d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
 	}
 	while (!(r = hp_region_new(d)))
@@ -341,7 +376,6 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 		}
 	}
 	begin(d, r, &want);
-	atomic_store_explicit(&d->held_since_ns, 0, memory_order_relaxed); /* state.h */
 	*ret_ = r;
 	return 0;
 out_region:

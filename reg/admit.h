@@ -20,6 +20,9 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
  * `own`, which the new region takes over. */
 bool hp_region_fits(const hugepin_domain *d, size_t len, unsigned access, const struct hp_ready *own);
 
+/* The backend holds less than before of what was deregistered. */
+void hp_region_look_at_held(hugepin_domain *d);
+
 /* Registering ahead of the pins, for d->ready. keep() holds or watches the memory of *r, whose range, access, kind and
  * gen are set; returns 0, or as hp_region_register(). make_ready() registers *r unless it has an error; any thread may
  * call it while the caller's thread holds the lock. end_ready() gives up *r if no region has taken it over. */

@@ -14,6 +14,7 @@
 #include "base/memlock.h"
 #include "base/service.h"
 #include "base/sys.h"
+#include "reg/admit.h"
 #include "reg/answer.h"
 #include "reg/counts.h"
 #include "reg/domains.h"
@@ -79,8 +80,10 @@ uint32_t hp_domain_pins(uint32_t region)
 
 void hp_domain_has_room(hugepin_domain *d)
 {
-	/* relaxed: who waits comes back by itself, too (answer.c) */
-	if (atomic_exchange_explicit(&d->held_since_ns, 0, memory_order_relaxed))
+	hp_lock(&d->lock);
+	hp_region_look_at_held(d);
+	hp_unlock(&d->lock);
+	if (atomic_exchange_explicit(&d->held_waits, false, memory_order_relaxed)) /* state.h */
 		hp_answer_stays(d);
 }
 
@@ -339,7 +342,8 @@ static void empty_domain(hugepin_domain *d)
 	d->deregistered_at_ns = 0;
 	atomic_store_explicit(&d->held_bytes, 0, memory_order_relaxed);
 	atomic_store_explicit(&d->held_regs, 0, memory_order_relaxed);
-	atomic_store_explicit(&d->held_since_ns, 0, memory_order_relaxed);
+	atomic_store_explicit(&d->held_waits, false, memory_order_relaxed);
+	d->held_least = d->held_stale = 0;
 	d->extent_bytes = d->rounded_bytes = 0;
 	d->places = 0;
 	d->exact_count = 0;

@@ -20,7 +20,6 @@
 #include "reg/track.h"
 #include "reg/uffd.h"
 
-#define HELD_NS UINT64_C(100000000)
 #define HELD_STEP_NS UINT64_C(1000000)
 
 int hp_pin_check(const hugepin_domain *d, const void *addr, size_t len, unsigned access)
@@ -145,15 +144,6 @@ unsigned hp_pin_access(const hugepin_domain *d, unsigned access)
 	return access & ~HP_PIN_BITS ? access : access | d->access;
 }
 
-/* Whether a pin may wait for other threads to let go of what the backend holds. A thread that never does so holds up
- * the others once: then their pins fail until something is registered again. */
-static bool may_wait(const hugepin_domain *d)
-{
-	const uint64_t since_ns = atomic_load_explicit(&d->held_since_ns, memory_order_relaxed); /* state.h */
-
-	return !since_ns || hp_clock_ns() - since_ns < HELD_NS;
-}
-
 /* tells: the domain's lend is told if there is no room. */
 static int pin_slowly(hugepin_domain *d, const void *addr, size_t len, unsigned access, uint64_t site, bool tells,
 		      struct hugepin_pin *ret_)
@@ -171,7 +161,7 @@ static int pin_slowly(hugepin_domain *d, const void *addr, size_t len, unsigned 
 		once = HP_ONCE_CHANGING;
 	for (;;) {
 		hp_pin_enter(d);
-		err = hp_pin_locked(d, addr, len, access, once, may_wait(d), time, site, ret_);
+		err = hp_pin_locked(d, addr, len, access, once, true, time, site, ret_);
 		if (tells)
 			hp_pin_tell_crowded(d, addr, len, access, err);
 		hp_pin_leave(d);
@@ -325,7 +315,7 @@ bool hp_pin_for(hugepin_domain *d, const struct hp_pin_request *q, struct hugepi
 		return false;
 	hp_gone_drain(d);
 	hp_region_deregister_dead(d);
-	*ret_err = hp_pin_locked(d, q->addr, q->len, q->access, once, may_wait(d), q->time, q->site, ret_);
+	*ret_err = hp_pin_locked(d, q->addr, q->len, q->access, once, true, q->time, q->site, ret_);
 	hp_pin_tell_crowded(d, q->addr, q->len, q->access, *ret_err);
 	hp_pin_leave(d);
 	return *ret_err != -EAGAIN;

@@ -351,9 +351,10 @@ struct hugepin_domain {
 	/* What the backend's held() last said. relaxed: numbers */
 	_Atomic uint64_t held_bytes;
 	_Atomic uint32_t held_regs;
-	/* When the first pin found that there is room but for that. 0: something has been registered since, or the
-	 * backend holds less. relaxed: a time, by which a request stops waiting */
-	_Atomic uint64_t held_since_ns;
+	/* The least that it has said since held_since_ns, and since the step before: so much is not let go of. */
+	uint32_t held_least, held_stale;
+	uint64_t held_since_ns;
+	_Atomic bool held_waits; /* a pin waits for that; relaxed: it comes back by itself, too */
 	struct hp_helper *helper; /* or NULL */
 	/* The program's callback before a registration for remote access (expire_local: any) ends, or NULL. */
 	bool expire_local;

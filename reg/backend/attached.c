@@ -223,8 +223,8 @@ void hp_attached_let_go(struct hp_uring *u)
 static bool is_short(const hugepin_ring *r)
 {
 	/* relaxed: the caller's own copies */
-	return r->has_owner && r->domain && hp_kept_fd(&r->event) < 0 && atomic_load_explicit(&r->copies, memory_order_relaxed) &&
-	       hp_domain_is_short(r->domain);
+	return r->has_owner && r->domain && hp_kept_fd(&r->event) < 0 &&
+	       atomic_load_explicit(&r->copies, memory_order_relaxed) && hp_domain_is_short(r->domain);
 }
 
 static inline bool is_of_domain(const hugepin_ring *r, const struct hugepin_pin *pin)
