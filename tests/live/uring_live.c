@@ -539,11 +539,12 @@ TEST(a_thread_that_sleeps_leaves_the_slots_to_others)
 	pthread_barrier_destroy(&sleeper.at);
 }
 
-/* Uses all slots, sleeps until others want one, lets go of it, and so on. */
+/* Uses all slots, sleeps until others want some, lets go of these, and so on, until sem_post(&f->told). */
 static void *sleep_until_told(void *arg)
 {
 	struct few *f = arg;
 	struct pollfd told = { .events = POLLIN };
+	int wakes = 0;
 
 	few_begin(f);
 	told.fd = hugepin_ring_fd(f->r);
@@ -554,11 +555,11 @@ static void *sleep_until_told(void *arg)
 		few_use(f, i);
 	}
 	pthread_barrier_wait(&f->at);
-	for (int i = 0; i < FEW; i++) {
+	for (bool ends = false; !ends; wakes += poll(&told, 1, 100) == 1) {
+		ends = sem_trywait(&f->told) == 0;
 		EXPECT_EQ(hugepin_ring_use(f->r, NULL), 0);
-		EXPECT_EQ(poll(&told, 1, -1), 1);
 	}
-	EXPECT_EQ(hugepin_ring_use(f->r, NULL), 0);
+	EXPECT(wakes > 0);
 	EXPECT_EQ(poll(&told, 1, 0), 0);
 	few_end(f);
 	EXPECT_EQ(fcntl(told.fd, F_GETFD), -1);
@@ -588,9 +589,10 @@ TEST(a_ring_tells_by_its_descriptor_when_it_is_to_let_go)
 		if (EXPECT_EQ(err, 0))
 			few_use(&f, i);
 	}
+	sem_post(&sleeper.told);
 	pthread_join(thread, NULL);
 	EXPECT(hugepin_domain_stats(f.domain, &s, sizeof s) > 0);
-	EXPECT_EQ(s.evicted, FEW);
+	EXPECT(s.evicted >= FEW); /* more, if the sleeper got no processor */
 	few_end(&f);
 	EXPECT_EQ(hugepin_domain_close(f.domain), 0);
 	pthread_barrier_destroy(&sleeper.at);
@@ -598,6 +600,7 @@ TEST(a_ring_tells_by_its_descriptor_when_it_is_to_let_go)
 
 TEST(a_loop_that_pins_one_at_a_time_waits_and_never_goes_without)
 {
+	unsigned late = 0;
 	struct few f;
 	struct hugepin_domain_stats s;
 
@@ -612,11 +615,14 @@ TEST(a_loop_that_pins_one_at_a_time_waits_and_never_goes_without)
 			sem_wait(&f.told);
 			err = f.err;
 		}
-		if (EXPECT_EQ(err, 0))
+		if (err == -ENOBUFS) /* this thread got no processor for 100 ms */
+			late++;
+		else if (EXPECT_EQ(err, 0))
 			few_use(&f, i % MANY);
 	}
+	EXPECT(late <= MANY / 4);
 	EXPECT(hugepin_domain_stats(f.domain, &s, sizeof s) > 0);
-	EXPECT_EQ(s.evicted, s.registered - FEW);
+	EXPECT(late || s.evicted == s.registered - FEW);
 	few_end(&f);
 	EXPECT_EQ(hugepin_domain_close(f.domain), 0);
 }
