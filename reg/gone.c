@@ -461,6 +461,8 @@ static void forget_watched(const struct hp_range *range)
 	const bool may_note = !hp_locks_held, locked = !hp_lock_mine(&facts.lock) && hp_lock_soon(&facts.lock);
 	struct hp_range part = *range;
 
+	/* A discard whose event is read was before, but would be noted afterwards, and keep the memory uncached. */
+	hp_uffd_wait();
 	if (locked && may_note && is_news())
 		note_facts();
 	for (; part.start < range->end; part.start = part.end) {

@@ -378,4 +378,24 @@ TEST_BY(in_child, what_the_thread_did_before_does_not_drop_its_hint)
 	close_empty(&device, d);
 }
 
+TEST_BY(in_child, what_was_discarded_before_it_is_forgotten_is_cached_again_when_it_is_mapped_anew)
+{
+	hugepin_domain *d = open_with(0);
+	char *p = map(MIB);
+	pthread_t other;
+
+	EXPECT_EQ(made(d, p), 1);
+	hp_uffd_wait();
+	hold_reader = true;
+	EXPECT_EQ(madvise(p, 4096, MADV_DONTNEED), 0);
+	EXPECT_EQ(pthread_create(&other, NULL, let_reader_go, NULL), 0);
+	EXPECT_EQ(hugepin_forget(p, MIB), 0);
+	pthread_join(other, NULL);
+	EXPECT_EQ(munmap(p, MIB), 0);
+	EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+	EXPECT_EQ(made(d, p), 1);
+	EXPECT_EQ(made(d, p), 0);
+	close_empty(&device, d);
+}
+
 T_MAIN
