@@ -3,6 +3,7 @@
  * The queue of such ranges. Foreign memory is real, and really watched.
  */
 #include <sched.h>
+#include <semaphore.h>
 #include <linux/userfaultfd.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -236,6 +237,35 @@ TEST(memory_that_is_gone_is_deregistered_without_another_pin)
 	sleeping = false;
 	pthread_join(t, NULL);
 	close_empty(&device, d);
+}
+
+static sem_t has_lock, may_unlock;
+
+static void *keep_lock(void *d)
+{
+	hp_lock(&((hugepin_domain *)d)->lock);
+	sem_post(&has_lock);
+	sem_wait(&may_unlock);
+	hp_unlock(&((hugepin_domain *)d)->lock);
+	return NULL;
+}
+
+PIN_TEST(what_is_forgotten_while_the_lock_is_kept_is_left_to_the_service_thread, open_lru(), MIB)
+{
+	pthread_t t;
+
+	hp_domains_start();
+	EXPECT_EQ(touch(d, p, 4096), 0);
+	sem_init(&has_lock, 0, 0);
+	sem_init(&may_unlock, 0, 0);
+	EXPECT_EQ(pthread_create(&t, NULL, keep_lock, d), 0);
+	sem_wait(&has_lock);
+	EXPECT_EQ(hugepin_forget(p, 4096), 0);
+	sem_post(&may_unlock);
+	pthread_join(t, NULL);
+	for (int i = 0; i < 20000 && stats_of(d).regions; i++)
+		usleep(1000);
+	EXPECT_EQ(stats_of(d).regions, 0);
 }
 
 static void take_pin(void *arg, int err, const struct hugepin_pin *pin)
