@@ -74,6 +74,7 @@ struct link {
 	struct ibv_qp_cap granted;
 	hugepin_lendq *lendq;
 	uint64_t peer_index; /* the address of the server's index */
+	enum ibv_wc_status failed; /* the first work request that failed; 0: none has */
 	bool ended; /* the client has gone */
 };
 
@@ -188,11 +189,13 @@ static void disconnect(struct side *s, struct link *l)
 }
 
 /* A queue pair has failed. The lend knows, but the client may wait for an answer: hang up, so that both sides notice. */
-static void hang_up(struct side *s, uint32_t qp_num)
+static void hang_up(struct side *s, const struct ibv_wc *wc)
 {
 	for (struct link *l = s->link; l < s->link + s->links; l++)
-		if (!l->ended && l->qp->qp_num == qp_num)
+		if (!l->ended && !l->failed && l->qp->qp_num == wc->qp_num) {
+			l->failed = wc->status;
 			shutdown(l->to, SHUT_RDWR);
+		}
 }
 
 /* Take a completion, if there is one. 0: there was none. OWN_ID: a client's read is done. */
@@ -209,7 +212,7 @@ static int progress(struct side *s)
 		return n ? OWN_ID : 0;
 	hugepin_sg_wc(&wc);
 	if (wc.status)
-		hang_up(s, wc.qp_num);
+		hang_up(s, &wc);
 	return MESSAGE;
 }
 
@@ -317,6 +320,8 @@ static void sleep_until_woken(struct side *s)
 		if (fscanf(s->link[i].from, "%c", &order) != 1) {
 			if (ferror(s->link[i].from))
 				warn("client %u has gone", i);
+			else if (s->link[i].failed)
+				warnx("client %u has gone: %s", i, ibv_wc_status_str(s->link[i].failed));
 			disconnect(s, &s->link[i]);
 		} else if (order == 'r') {
 			replace_values(s);
