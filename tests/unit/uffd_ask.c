@@ -269,6 +269,16 @@ static void *let_reader_go(void *unused)
 	return unused;
 }
 
+/* Have p mapped anew, whose event is read, but queued only when `other` has let the reader go. */
+static void map_anew_unheard(hugepin_domain *d, char *p, pthread_t *other)
+{
+	EXPECT_EQ(made(d, p), 1);
+	hp_uffd_wait();
+	hold_reader = true;
+	EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
+	EXPECT_EQ(pthread_create(other, NULL, let_reader_go, NULL), 0);
+}
+
 TEST_BY(in_child, of_many_domains_the_watcher_lowers_the_bit_in_few_and_the_next_pin_in_each_other)
 {
 	enum { MANY = 200, FEW = 64 };
@@ -342,12 +352,8 @@ TEST_BY(in_child, the_end_of_earlier_memory_at_its_addresses_cancels_no_request)
 	_Atomic int err = 1;
 	pthread_t other;
 
-	EXPECT_EQ(made(d, p), 1);
-	hp_uffd_wait();
 	seen_reading = d;
-	hold_reader = true;
-	EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
-	EXPECT_EQ(pthread_create(&other, NULL, let_reader_go, NULL), 0);
+	map_anew_unheard(d, p, &other);
 	answers(EAGAIN, 1);
 	EXPECT_EQ(hugepin_pin_try(d, p, 4096, 0, answer_request, &err, NULL), -EAGAIN);
 	EXPECT_EQ(answers_left, 0);
@@ -365,11 +371,7 @@ TEST_BY(in_child, what_the_thread_did_before_does_not_drop_its_hint)
 	char *p = map(MIB);
 	pthread_t other;
 
-	EXPECT_EQ(made(d, p), 1);
-	hp_uffd_wait();
-	hold_reader = true;
-	EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
-	EXPECT_EQ(pthread_create(&other, NULL, let_reader_go, NULL), 0);
+	map_anew_unheard(d, p, &other);
 	EXPECT_EQ(hugepin_prefetch(d, p, 4096, 0), 0);
 	pthread_join(other, NULL);
 	for (int i = 0; i < 20000 && !stats_of(d).prefetched; i++)
