@@ -4,6 +4,7 @@
 
 #include "reg/uffd.h"
 
+#include <linux/futex.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
 
@@ -28,7 +29,7 @@ static uint64_t fake_ns; /* a clock that goes on with each question */
 static long yields; /* of that thread */
 static hugepin_domain *seen_reading; /* whose attention is looked at when events are read */
 static _Atomic int reads, busy_reads;
-static _Atomic bool hold_reader; /* after it has read */
+static _Atomic int reader_held_by; /* the thread whose wait lets the watcher go on after a read; 0: it is not held */
 
 static struct uffdio_range added[64]; /* to what is watched */
 static unsigned adds;
@@ -87,6 +88,9 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	}
 	if (nr == SYS_userfaultfd)
 		opened++;
+	if (nr == SYS_futex && (b & FUTEX_CMD_MASK) == FUTEX_WAIT &&
+	    reader_held_by == raw(SYS_gettid, 0, 0, 0, 0, 0, 0))
+		reader_held_by = 0;
 	if (is_refused(nr) || (nr == SYS_userfaultfd && no_userfaultfd)) {
 		errno = EPERM;
 		return -1;
@@ -104,7 +108,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	}
 	if (is_flag && nr == SYS_read && r > 0)
 		lowered = true;
-	while (nr == SYS_read && hold_reader)
+	while (nr == SYS_read && reader_held_by)
 		raw(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
 	return result_of(r);
 }

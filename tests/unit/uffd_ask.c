@@ -262,21 +262,24 @@ TEST_BY(in_child, who_has_waited_in_vain_waits_half_as_long_and_a_millisecond_at
 	close_empty(&device, d);
 }
 
-static void *let_reader_go(void *unused)
-{
-	usleep(30000);
-	hold_reader = false;
-	return unused;
-}
-
-/* Have p mapped anew, whose event is read, but queued only when `other` has let the reader go. */
-static void map_anew_unheard(hugepin_domain *d, char *p, pthread_t *other)
+/* Hold the watcher back with the next event it reads, until this thread waits for it, or lets it go. */
+static void hold_reader(hugepin_domain *d, char *p)
 {
 	EXPECT_EQ(made(d, p), 1);
 	hp_uffd_wait();
-	hold_reader = true;
+	reader_held_by = hp_tid();
+}
+
+static void map_anew_unheard(hugepin_domain *d, char *p)
+{
+	hold_reader(d, p);
 	EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
-	EXPECT_EQ(pthread_create(other, NULL, let_reader_go, NULL), 0);
+}
+
+static void discard_unheard(hugepin_domain *d, char *p)
+{
+	hold_reader(d, p);
+	EXPECT_EQ(madvise(p, 4096, MADV_DONTNEED), 0);
 }
 
 TEST_BY(in_child, of_many_domains_the_watcher_lowers_the_bit_in_few_and_the_next_pin_in_each_other)
@@ -315,20 +318,15 @@ TEST_BY(in_child, while_events_are_read_pins_wait_and_see_what_they_say)
 {
 	hugepin_domain *d = open_with(0);
 	char *p = map(MIB);
-	pthread_t other;
 
-	EXPECT_EQ(made(d, p), 1);
-	hp_uffd_wait();
+	hold_reader(d, p);
 	seen_reading = d;
-	hold_reader = true;
 	munmap(p, MIB); /* returns when that was read */
 	EXPECT(d->attention & HP_BUSY);
-	EXPECT_EQ(pthread_create(&other, NULL, let_reader_go, NULL), 0);
 	hp_uffd_wait();
-	EXPECT(!hold_reader);
+	EXPECT_EQ(reader_held_by, 0);
 	EXPECT(!(d->attention & HP_BUSY));
 	EXPECT(d->attention & HP_PENDING || stats_of(d).invalidated == 1);
-	pthread_join(other, NULL);
 	EXPECT(reads > 0);
 	EXPECT_EQ(busy_reads, reads);
 	seen_reading = NULL;
@@ -344,24 +342,35 @@ static void answer_request(void *err_, int err, const struct hugepin_pin *pin)
 	atomic_store((_Atomic int *)err_, err);
 }
 
-/* The event was read before the request, and is queued after it, while still other memory is changing. */
-TEST_BY(in_child, the_end_of_earlier_memory_at_its_addresses_cancels_no_request)
+/* Have a request made after the event was read, and before it is queued, while still other memory is changing. */
+static int ask_after(void (*change)(hugepin_domain *d, char *p))
 {
 	hugepin_domain *d = open_with(0);
 	char *p = map(MIB);
 	_Atomic int err = 1;
-	pthread_t other;
 
 	seen_reading = d;
-	map_anew_unheard(d, p, &other);
+	second_thread(true);
+	change(d, p);
 	answers(EAGAIN, 1);
 	EXPECT_EQ(hugepin_pin_try(d, p, 4096, 0, answer_request, &err, NULL), -EAGAIN);
-	EXPECT_EQ(answers_left, 0);
-	pthread_join(other, NULL);
+	EXPECT(answers_left <= 0); /* the service thread may have asked, too */
+	reader_held_by = 0;
 	for (int i = 0; i < 20000 && err == 1; i++)
 		usleep(1000);
-	EXPECT_EQ(err, 0);
+	second_thread(false);
 	close_empty(&device, d);
+	return err;
+}
+
+TEST_BY(in_child, the_end_of_earlier_memory_at_its_addresses_cancels_no_request)
+{
+	EXPECT_EQ(ask_after(map_anew_unheard), 0);
+}
+
+TEST_BY(in_child, an_earlier_discard_cancels_no_request)
+{
+	EXPECT_EQ(ask_after(discard_unheard), 0);
 }
 
 /* The event of an earlier change is read before the hint, and queued after it. */
@@ -369,11 +378,10 @@ TEST_BY(in_child, what_the_thread_did_before_does_not_drop_its_hint)
 {
 	hugepin_domain *d = open_with(0);
 	char *p = map(MIB);
-	pthread_t other;
 
-	map_anew_unheard(d, p, &other);
+	map_anew_unheard(d, p);
 	EXPECT_EQ(hugepin_prefetch(d, p, 4096, 0), 0);
-	pthread_join(other, NULL);
+	reader_held_by = 0;
 	for (int i = 0; i < 20000 && !stats_of(d).prefetched; i++)
 		usleep(1000);
 	EXPECT_EQ(made(d, p), 0);
@@ -384,15 +392,10 @@ TEST_BY(in_child, what_was_discarded_before_it_is_forgotten_is_cached_again_when
 {
 	hugepin_domain *d = open_with(0);
 	char *p = map(MIB);
-	pthread_t other;
 
-	EXPECT_EQ(made(d, p), 1);
-	hp_uffd_wait();
-	hold_reader = true;
-	EXPECT_EQ(madvise(p, 4096, MADV_DONTNEED), 0);
-	EXPECT_EQ(pthread_create(&other, NULL, let_reader_go, NULL), 0);
+	discard_unheard(d, p);
 	EXPECT_EQ(hugepin_forget(p, MIB), 0);
-	pthread_join(other, NULL);
+	reader_held_by = 0;
 	EXPECT_EQ(munmap(p, MIB), 0);
 	EXPECT(mmap(p, MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == p);
 	EXPECT_EQ(made(d, p), 1);
