@@ -83,8 +83,8 @@ struct hugepin_reg {
  *  reg_dmabuf  may be NULL: -EOPNOTSUPP. hugepin_pin_dmabuf: as reg, of `len` bytes from `offset` of the dma-buf fd,
  *            which the keys name by addresses from iova on. None of the three need be whole base pages. dereg ends it.
  *  terms     may be NULL. Policy hybrid, when the domain is opened: 0 and *ret_, or -errno: nothing was measured.
- *  held      may be NULL: nothing. How much of what was deregistered is not free yet, because another thread has to let
- *            go of it: it counts as in use. What this thread can let go of, it lets go of first.
+ *  lingering  may be NULL: nothing. How much of what was deregistered lingers: it is not free yet, because another
+ *            thread has to let go of it, and counts as in use. What this thread can let go of, it lets go of first.
  * From reg, reg_dmabuf, limits and paging a number above 0, as libibverbs returns, becomes -EIO. */
 struct hugepin_paging;
 struct hugepin_terms;
@@ -101,7 +101,7 @@ struct hugepin_backend {
 	int (*terms)(void *ctx, struct hugepin_terms *ret_);
 	int (*reg_dmabuf)(void *ctx, int fd, uint64_t offset, size_t len, uint64_t iova, unsigned access,
 			  struct hugepin_reg *ret_);
-	void (*held)(void *ctx, size_t *ret_bytes, uint32_t *ret_regs);
+	void (*lingering)(void *ctx, size_t *ret_bytes, uint32_t *ret_regs);
 };
 
 /* For `limits`: bytes that this process may have pinned beyond those that it has, in whole base pages; 1: less than a

@@ -23,79 +23,83 @@
 #define LATE_STEP_NS UINT64_C(20000000)
 #define LATE_STEPS (LATE_NS / LATE_STEP_NS)
 
-/* What other threads do not let go of in one to two such steps, nobody waits for. */
-#define HELD_NS UINT64_C(50000000)
+/* What lingers for longer than one to two such steps, nobody waits for. */
+#define LINGERING_NS UINT64_C(50000000)
 
 /* relaxed: a number that no other registration has */
 static _Atomic uint64_t numbers; /* registrations so far, of all domains, and of the parent process */
 
 /* ------------------------------------------------------------------ room */
 
-/* What was deregistered and is not free yet. */
-struct held {
+/* What was deregistered and is not free yet (struct hugepin_backend). */
+struct lingering {
 	size_t bytes;
 	uint32_t regs;
 };
 
-/* Note how little was held at any time since the last but one step. */
-static void note_held(hugepin_domain *d, uint32_t regs)
+/* Note how little lingered at any time since the last but one step. */
+static void note_lingering(hugepin_domain *d, uint32_t regs)
 {
 	const uint64_t now_ns = hp_clock_ns();
 
-	d->held_least = HP_MIN(d->held_least, regs);
-	d->held_stale = HP_MIN(d->held_stale, regs);
-	if (now_ns - d->held_since_ns < HELD_NS)
+	d->lingering_least = HP_MIN(d->lingering_least, regs);
+	d->lingering_stale = HP_MIN(d->lingering_stale, regs);
+	if (now_ns - d->lingering_since_ns < LINGERING_NS)
 		return;
-	d->held_stale = d->held_least;
-	d->held_least = regs;
-	d->held_since_ns = now_ns;
+	d->lingering_stale = d->lingering_least;
+	d->lingering_least = regs;
+	d->lingering_since_ns = now_ns;
 }
 
-/* This thread lets go of what it can. */
-static struct held let_go_of_held(hugepin_domain *d)
+/* Let go of what this thread can. Returns what lingers then. */
+static struct lingering sweep(hugepin_domain *d)
 {
-	struct held h = { .regs = 0 };
+	struct lingering now = { .regs = 0 };
 	int state;
 
-	if (!d->backend->held)
-		return h;
+	if (!d->backend->lingering)
+		return now;
 	state = hp_foreign_begin();
-	d->backend->held(d->ctx, &h.bytes, &h.regs);
+	d->backend->lingering(d->ctx, &now.bytes, &now.regs);
 	hp_foreign_end(state);
-	if (h.regs || d->held_least)
-		note_held(d, h.regs);
-	atomic_store_explicit(&d->held_bytes, h.bytes, memory_order_relaxed); /* state.h */
-	atomic_store_explicit(&d->held_regs, h.regs, memory_order_relaxed);
-	return h;
+	if (now.regs || d->lingering_least)
+		note_lingering(d, now.regs);
+	atomic_store_explicit(&d->lingering_bytes, now.bytes, memory_order_relaxed); /* state.h */
+	atomic_store_explicit(&d->lingering_regs, now.regs, memory_order_relaxed);
+	return now;
 }
 
-void hp_region_look_at_held(hugepin_domain *d)
+void hp_region_sweep(hugepin_domain *d)
 {
-	let_go_of_held(d);
+	sweep(d);
 }
 
 /* Whether to wait for other threads to let go, which makes room. A thread that never does so holds up the others once:
  * then nobody waits, and its part counts as in use like any other. */
-static bool may_wait_for_held(hugepin_domain *d)
+static bool may_wait(hugepin_domain *d)
 {
-	if (d->held_stale)
+	if (d->lingering_stale)
 		return false;
-	atomic_store_explicit(&d->held_waits, true, memory_order_relaxed); /* hp_domain_has_room() */
+	atomic_store_explicit(&d->lingering_wanted, true, memory_order_relaxed); /* hp_domain_has_room() */
 	return true;
 }
 
-/* Evict one region. at_once: only what makes room at once is of use, so a victim that is held is the last. False: none
- * is left, or it was that. */
-static bool make_room(hugepin_domain *d, enum hp_evicted why, bool at_once)
+/* Evict one region, and bring *now up to date. at_once: only what makes room at once is of use, so a victim that
+ * lingers is the last. False: none is left, or it was that. */
+static bool make_room(hugepin_domain *d, enum hp_evicted why, bool at_once, struct lingering *now)
 {
-	const struct held before = let_go_of_held(d);
+	const uint32_t before = now->regs;
 
-	return hp_evict_one(d, why) && (let_go_of_held(d).regs <= before.regs || !at_once);
+	if (!hp_evict_one(d, why))
+		return false;
+	*now = sweep(d);
+	return now->regs <= before || !at_once;
 }
 
-static bool fits(const hugepin_domain *d, size_t len, unsigned access, const struct hp_ready *own, struct held held)
+static bool fits(const hugepin_domain *d, size_t len, unsigned access, const struct hp_ready *own,
+		 struct lingering now)
 {
-	uint64_t bytes = d->stats.pinned_bytes + held.bytes, regions = d->stats.regions + held.regs;
+	uint64_t bytes = d->stats.pinned_bytes + now.bytes, regions = d->stats.regions + now.regs;
 
 	for (unsigned i = 0; d->ready && i < d->ready->count; i++) {
 		const struct hp_ready *r = &d->ready->list[i];
@@ -112,7 +116,7 @@ static bool fits(const hugepin_domain *d, size_t len, unsigned access, const str
 
 bool hp_region_fits(const hugepin_domain *d, size_t len, unsigned access, const struct hp_ready *own)
 {
-	return fits(d, len, access, own, (struct held){ .regs = 0 });
+	return fits(d, len, access, own, (struct lingering){ .regs = 0 });
 }
 
 /* Whether [start, end) may fit if all were evicted that is in no use. */
@@ -229,7 +233,8 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 {
 	uint64_t start_ns = d->backend->now_ns(d->ctx), now_ns, failed = d->stats.failed;
 	unsigned waits = d->late && d->deregistered_at_ns ? LATE_STEPS : 0;
-	bool enough_held;
+	struct lingering now;
+	bool enough_lingers;
 	int err;
 
 	for (;;) {
@@ -240,10 +245,11 @@ static int call_backend(hugepin_domain *d, struct hp_region *r, unsigned access,
 		HP_DSTAT(d, refused, 1);
 		if (!evict || d->stats.failed != failed)
 			break;
-		enough_held = let_go_of_held(d).bytes >= r->end - r->start;
-		if (enough_held && may_wait_for_held(d))
+		now = sweep(d);
+		enough_lingers = now.bytes >= r->end - r->start;
+		if (enough_lingers && may_wait(d))
 			return -EAGAIN;
-		if (!takes_all(d, r, access) && make_room(d, HP_EVICTED_REFUSED, enough_held))
+		if (!takes_all(d, r, access) && make_room(d, HP_EVICTED_REFUSED, enough_lingers, &now))
 			continue;
 		/* Although no region is left to evict, the kernel may still charge memory that was deregistered. */
 		if (!waits-- || now_ns - d->deregistered_at_ns > LATE_NS)
@@ -339,6 +345,7 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	const struct hp_ready want = { .start = start, .end = end, .access = access, .kind = kind, .gen = gen };
 	struct hp_ready *ready = find_ready(d, &want);
 	size_t len = end - start;
+	struct lingering now;
 	struct hp_region *r;
 	int err;
 
@@ -346,14 +353,15 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
 	if (hp_is_pinning(access) && len > d->bytes_max)
 		return -ENOBUFS;
 	evict = evict && may_fit(d, start, end, access);
-	while (!fits(d, len, access, ready, let_go_of_held(d))) {
+	now = sweep(d);
+	while (!fits(d, len, access, ready, now)) {
 		bool crowded = evict && d->stats.regions >= d->regs_max;
-		bool enough_held = hp_region_fits(d, len, access, ready);
+		bool enough_lingers = hp_region_fits(d, len, access, ready);
 
-		if (evict && enough_held && may_wait_for_held(d))
+		if (evict && enough_lingers && may_wait(d))
 			return -EAGAIN;
 		HP_DSTAT(d, crowded, crowded);
-		if (!evict || !make_room(d, crowded ? HP_EVICTED_COUNT : HP_EVICTED_BUDGET, enough_held))
+		if (!evict || !make_room(d, crowded ? HP_EVICTED_COUNT : HP_EVICTED_BUDGET, enough_lingers, &now))
 			return d->bytes_max == UINT64_MAX ? -ENOMEM : -ENOBUFS;
 	}
 	while (!(r = hp_region_new(d)))

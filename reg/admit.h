@@ -9,7 +9,7 @@
 /* Register [start, end) for `access` within the budget, without publishing the region. With HUGEPIN_ON_DEMAND in
  * `access`, no memory is pinned, held, watched or charged to the budget. An UNCACHED region is never published: only
  * the pin that it is made for finds it, and the caller must count that pin next. evict: other regions may be evicted to
- * make room; -EAGAIN: there will be room when other threads let go of what the backend holds, so no more is evicted.
+ * make room; -EAGAIN: there will be room when other threads let go of what lingers, so no more is evicted.
  * gen: the number of the heap's extent, or 0 for foreign memory. Returns 0 and *ret_, -ENOBUFS, -ENOMEM, or
  * the backend's error; -ENXIO: nobody would tell when the memory goes away. For foreign memory also -EXDEV: it is
  * shared or a file's; -EADDRINUSE: the kernel refuses to watch it. */
@@ -20,8 +20,8 @@ int hp_region_register(hugepin_domain *d, uintptr_t start, uintptr_t end, unsign
  * `own`, which the new region takes over. */
 bool hp_region_fits(const hugepin_domain *d, size_t len, unsigned access, const struct hp_ready *own);
 
-/* The backend holds less than before of what was deregistered. */
-void hp_region_look_at_held(hugepin_domain *d);
+/* Less lingers in the backend than before. */
+void hp_region_sweep(hugepin_domain *d);
 
 /* Registering ahead of the pins, for d->ready. keep() holds or watches the memory of *r, whose range, access, kind and
  * gen are set; returns 0, or as hp_region_register(). make_ready() registers *r unless it has an error; any thread may

@@ -527,7 +527,7 @@ int hp_cover_pin(hugepin_domain *d, const void *addr_, size_t len, unsigned acce
 	HP_DSTAT(d, uncached, 1);
 	/* If others hold the room for good, as much was evicted for this pin as may be. */
 	err = cover_once(d, start, end, access, (enum hp_once)once,
-			 evict && !(once == (int)HP_ONCE_BUDGET && d->held_stale), ret_);
+			 evict && !(once == (int)HP_ONCE_BUDGET && d->lingering_stale), ret_);
 	if (err)
 		HP_DSTAT(d, uncached, -1);
 	else

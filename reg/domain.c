@@ -66,11 +66,11 @@ static bool is_over_half(uint64_t n, uint64_t max)
 bool hp_domain_is_short(const hugepin_domain *d)
 {
 	/* relaxed: numbers */
-	return is_over_half(HP_DSTAT_GET(d, pinned_bytes) + atomic_load_explicit(&d->held_bytes, memory_order_relaxed),
-			    d->bytes_max) ||
-	       is_over_half(HP_DSTAT_GET(d, regions) + atomic_load_explicit(&d->held_regs, memory_order_relaxed),
-			    d->regs_max) ||
-	       HP_DSTAT_GET(d, refused);
+	const uint64_t bytes = atomic_load_explicit(&d->lingering_bytes, memory_order_relaxed),
+		       regs = atomic_load_explicit(&d->lingering_regs, memory_order_relaxed);
+
+	return is_over_half(HP_DSTAT_GET(d, pinned_bytes) + bytes, d->bytes_max) ||
+	       is_over_half(HP_DSTAT_GET(d, regions) + regs, d->regs_max) || HP_DSTAT_GET(d, refused);
 }
 
 uint32_t hp_domain_pins(uint32_t region)
@@ -81,9 +81,9 @@ uint32_t hp_domain_pins(uint32_t region)
 void hp_domain_has_room(hugepin_domain *d)
 {
 	hp_lock(&d->lock);
-	hp_region_look_at_held(d);
+	hp_region_sweep(d);
 	hp_unlock(&d->lock);
-	if (atomic_exchange_explicit(&d->held_waits, false, memory_order_relaxed)) /* state.h */
+	if (atomic_exchange_explicit(&d->lingering_wanted, false, memory_order_relaxed)) /* state.h */
 		hp_answer_stays(d);
 }
 
@@ -340,10 +340,10 @@ static void empty_domain(hugepin_domain *d)
 	d->gone.count = d->prefetches_count = d->requests_count = 0;
 	hp_queue_unlock(d, mask);
 	d->deregistered_at_ns = 0;
-	atomic_store_explicit(&d->held_bytes, 0, memory_order_relaxed);
-	atomic_store_explicit(&d->held_regs, 0, memory_order_relaxed);
-	atomic_store_explicit(&d->held_waits, false, memory_order_relaxed);
-	d->held_least = d->held_stale = 0;
+	atomic_store_explicit(&d->lingering_bytes, 0, memory_order_relaxed);
+	atomic_store_explicit(&d->lingering_regs, 0, memory_order_relaxed);
+	atomic_store_explicit(&d->lingering_wanted, false, memory_order_relaxed);
+	d->lingering_least = d->lingering_stale = 0;
 	d->extent_bytes = d->rounded_bytes = 0;
 	d->places = 0;
 	d->exact_count = 0;

@@ -18,7 +18,7 @@ bool hp_domain_is_short(const hugepin_domain *d);
 /* The pins out of a region, which is the lower half of their refs. */
 uint32_t hp_domain_pins(uint32_t region);
 
-/* What the backend held (struct hugepin_backend) has become less: requests that wait for it are served. Call without
+/* Less lingers in the backend (struct hugepin_backend) than before: requests that wait for it are served. Call without
  * the lock. */
 void hp_domain_has_room(hugepin_domain *d);
 

@@ -348,13 +348,13 @@ struct hugepin_domain {
 	uint32_t exact_count; /* exact regions */
 	uint64_t extent_gen; /* number of the youngest extent that hp_cover_new_extents() has seen */
 	uint64_t deregistered_at_ns;
-	/* What the backend's held() last said. relaxed: numbers */
-	_Atomic uint64_t held_bytes;
-	_Atomic uint32_t held_regs;
-	/* The least that it has said since held_since_ns, and since the step before: so much is not let go of. */
-	uint32_t held_least, held_stale;
-	uint64_t held_since_ns;
-	_Atomic bool held_waits; /* a pin waits for that; relaxed: it comes back by itself, too */
+	/* What the backend's lingering() last said. relaxed: numbers */
+	_Atomic uint64_t lingering_bytes;
+	_Atomic uint32_t lingering_regs;
+	/* The least that it has said since lingering_since_ns, and since the step before: so much is not let go of. */
+	uint32_t lingering_least, lingering_stale;
+	uint64_t lingering_since_ns;
+	_Atomic bool lingering_wanted; /* a pin waits for that; relaxed: it comes back by itself, too */
 	struct hp_helper *helper; /* or NULL */
 	/* The program's callback before a registration for remote access (expire_local: any) ends, or NULL. */
 	bool expire_local;

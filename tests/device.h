@@ -30,10 +30,10 @@ struct device {
 	bool for_good;
 	int (*refuse)(void *addr, size_t len); /* -errno, or 0 */
 
-	bool holds; /* what is deregistered is not free yet */
+	bool lingers; /* what is deregistered is not free yet */
 	bool lets_go; /* whoever asks for that lets go of it */
-	size_t held_bytes;
-	uint32_t held_regs;
+	size_t lingering_bytes;
+	uint32_t lingering_regs;
 
 	size_t bytes;
 	unsigned regs, prefetches, closed;
@@ -105,7 +105,7 @@ static int device_reg(void *device, void *addr, size_t len, unsigned access, str
 	refused = v->refuse ? v->refuse(addr, len) : 0;
 	if (refused)
 		return refused;
-	if (v->kernel_bytes_max && v->bytes + v->held_bytes + len > v->kernel_bytes_max)
+	if (v->kernel_bytes_max && v->bytes + v->lingering_bytes + len > v->kernel_bytes_max)
 		return -ENOMEM;
 	while (key < DEVICE_REGS && v->reg[key].live)
 		key++;
@@ -139,8 +139,8 @@ static int device_dereg(void *device, struct hugepin_reg *reg)
 	pthread_mutex_unlock(&v->pages_lock);
 	v->regs--;
 	v->bytes -= v->reg[reg->lkey].len;
-	v->held_bytes += v->holds ? v->reg[reg->lkey].len : 0;
-	v->held_regs += v->holds;
+	v->lingering_bytes += v->lingers ? v->reg[reg->lkey].len : 0;
+	v->lingering_regs += v->lingers;
 	return v->dereg_error;
 }
 
@@ -188,14 +188,14 @@ static int device_limits(void *device, struct hugepin_limits *ret_)
 	return 0;
 }
 
-static void device_held(void *device, size_t *ret_bytes, uint32_t *ret_regs)
+static void device_lingering(void *device, size_t *ret_bytes, uint32_t *ret_regs)
 {
 	struct device *v = device;
 
-	v->held_bytes = v->lets_go ? 0 : v->held_bytes;
-	v->held_regs = v->lets_go ? 0 : v->held_regs;
-	*ret_bytes = v->held_bytes;
-	*ret_regs = v->held_regs;
+	v->lingering_bytes = v->lets_go ? 0 : v->lingering_bytes;
+	v->lingering_regs = v->lets_go ? 0 : v->lingering_regs;
+	*ret_bytes = v->lingering_bytes;
+	*ret_regs = v->lingering_regs;
 }
 
 static uint64_t device_now(void *device)
@@ -217,7 +217,7 @@ static const struct hugepin_backend device_backend = {
 	.limits = device_limits,
 	.now_ns = device_now,
 	.close = device_close,
-	.held = device_held,
+	.lingering = device_lingering,
 };
 
 enum { DEVICE_ACCESS = HUGEPIN_READ | HUGEPIN_WRITE | HUGEPIN_REMOTE_READ | HUGEPIN_REMOTE_WRITE };

@@ -5,7 +5,7 @@
  * changes of a ring with an owner from its owner only. So registering costs the same with any number of rings. For the
  * same reason a copy of a slot that was deregistered stays until that thread's next call. Until then the slot is not
  * used again, so an index never means other memory than the pin's, and slot and memory are not free: the domain counts
- * them as in use (`held` of the backend).
+ * them as in use (`lingering` of the backend).
  *
  * A thread that sleeps lets go of nothing. So before it sleeps (a use without a pin) its ring keeps copies only of what
  * is pinned, if the domain is short of room. That is decided by halves: sleeping rings hold at most half of the budget

@@ -77,7 +77,7 @@ static int uring_dereg(void *ctx, struct hugepin_reg *reg)
 }
 
 /* Copies in attached rings keep the slots and the memory of what was deregistered. */
-static void uring_held(void *ctx, size_t *ret_bytes, uint32_t *ret_regs)
+static void uring_lingering(void *ctx, size_t *ret_bytes, uint32_t *ret_regs)
 {
 	struct hp_uring *u = ctx;
 
@@ -136,7 +136,7 @@ const struct hugepin_backend hp_uring_backend = {
 	.dereg = uring_dereg,
 	.limits = uring_limits,
 	.close = uring_close,
-	.held = uring_held,
+	.lingering = uring_lingering,
 };
 
 /* A ring that serves registrations alone, which all threads may use. Its descriptor, or -errno. The kernel may charge

@@ -575,12 +575,12 @@ static int use(hugepin_ring *r, const struct hugepin_reg *reg)
 }
 
 /* Bytes that are deregistered and not free. */
-static size_t held(struct hp_uring *u)
+static size_t lingering(struct hp_uring *u)
 {
 	size_t bytes;
 	uint32_t slots;
 
-	backend->held(u, &bytes, &slots);
+	backend->lingering(u, &bytes, &slots);
 	EXPECT_EQ(slots, u->outlived_now);
 	return bytes;
 }
@@ -668,7 +668,7 @@ TEST(an_index_is_not_used_again_while_a_ring_has_a_copy)
 	EXPECT_EQ(u->outlived_now, 1);
 	/* This thread may change the ring. */
 	EXPECT_EQ(reg(u, p + 2 * PAGE, PAGE, &regs[7]), -ENOMEM);
-	EXPECT_EQ(held(u), 0);
+	EXPECT_EQ(lingering(u), 0);
 	EXPECT_EQ(reg(u, p + 2 * PAGE, PAGE, &regs[7]), 0);
 	EXPECT_EQ(regs[7].lkey, one.lkey);
 	EXPECT_EQ(u->outlived_now, 0);
@@ -889,15 +889,15 @@ TEST(what_the_ring_of_a_thread_that_sleeps_has_copies_of_counts_as_held)
 		EXPECT_EQ(reg(u, p + i * PAGE, PAGE, &s.regs[i]), 0);
 	EXPECT_EQ(pthread_create(&s.o.thread, NULL, a_sleeper, &s), 0);
 	pthread_barrier_wait(&s.o.at);
-	EXPECT_EQ(held(u), 0);
+	EXPECT_EQ(lingering(u), 0);
 	EXPECT_EQ(backend->dereg(u, &s.regs[0]), 0);
-	EXPECT_EQ(held(u), PAGE);
+	EXPECT_EQ(lingering(u), PAGE);
 	EXPECT_EQ(reg(u, p, PAGE, &none), -ENOMEM);
 	EXPECT_EQ(backend->dereg(u, &s.regs[1]), 0);
-	EXPECT_EQ(held(u), 2 * PAGE);
+	EXPECT_EQ(lingering(u), 2 * PAGE);
 	pthread_barrier_wait(&s.o.at);
 	pthread_join(s.o.thread, NULL);
-	EXPECT_EQ(held(u), 0);
+	EXPECT_EQ(lingering(u), 0);
 	EXPECT_EQ(reg(u, p, PAGE, &none), 0);
 	backend->close(u);
 	io_uring_queue_exit(&s.o.ring);

@@ -1,5 +1,5 @@
 /*
- * What was deregistered and is held by other threads counts as in use: pins and requests wait for it, evict no more than
+ * What was deregistered and lingers in other threads counts as in use: pins and requests wait for it, evict no more than
  * makes room then, and do not wait for ever.
  */
 #include <semaphore.h>
@@ -51,15 +51,15 @@ TEST(a_pin_evicts_no_more_than_makes_room_when_others_let_go)
 	for (enum limit limit = 0; limit < LIMITS; limit++) {
 		hugepin_domain *d = open_full(limit, p);
 
-		device.holds = true;
+		device.lingers = true;
 		EXPECT_EQ(touch(d, p + MIB / 2, 4096), -ENOBUFS);
 		EXPECT_EQ(stats_of(d).evicted, 2); /* one, and one more when it had waited in vain */
 		EXPECT_EQ(touch(d, p + MIB / 2, 4096), -ENOBUFS);
 		EXPECT_EQ(stats_of(d).evicted, 3);
 		EXPECT_EQ(stats_of(d).nobufs, 2);
 		EXPECT_EQ(stats_of(d).misses, FILLED + 2);
-		device.holds = false;
-		device.held_bytes = device.held_regs = 0;
+		device.lingers = false;
+		device.lingering_bytes = device.lingering_regs = 0;
 		EXPECT_EQ(touch(d, p + MIB / 2, 4096), 0);
 		EXPECT_EQ(stats_of(d).evicted, 3);
 		EXPECT_EQ(device.regs, FILLED - 2);
@@ -77,10 +77,10 @@ TEST(what_others_keep_for_ever_leaves_the_rest_to_be_used)
 	for (enum limit limit = 0; limit < LIMITS; limit++) {
 		hugepin_domain *d = open_full(limit, p);
 
-		device.holds = true;
+		device.lingers = true;
 		EXPECT_EQ(touch(d, p + MIB / 2, 4096), -ENOBUFS);
-		device.holds = false;
-		EXPECT_EQ(device.held_regs, 2);
+		device.lingers = false;
+		EXPECT_EQ(device.lingering_regs, 2);
 		atomic_store_explicit(&step_ns, 0, memory_order_relaxed); /* nobody waits again */
 		for (size_t i = 0; i < 8; i++)
 			EXPECT_EQ(touch(d, p + MIB / 2 + i * 8192, 4096), 0);
@@ -101,7 +101,7 @@ TEST(what_this_thread_holds_makes_room_before_anything_is_evicted)
 		hugepin_domain *d = open_full(limit, p);
 		struct hugepin_pin pin;
 
-		device.holds = true;
+		device.lingers = true;
 		EXPECT_EQ(hugepin_forget(p, 4096), 0);
 		EXPECT_EQ(hugepin_domain_trim(d, UINT64_MAX), 0);
 		EXPECT_EQ(device.regs, FILLED - 1);
@@ -142,7 +142,7 @@ static void ask(hugepin_domain *d, char *p)
 
 static bool waits(hugepin_domain *d)
 {
-	return d->held_waits && d->requests_count;
+	return d->lingering_wanted && d->requests_count;
 }
 
 TEST(a_request_waits_until_others_let_go)
@@ -152,21 +152,21 @@ TEST(a_request_waits_until_others_let_go)
 	for (enum limit limit = 0; limit < LIMITS; limit++) {
 		hugepin_domain *d = open_full(limit, p);
 
-		device.holds = true;
+		device.lingers = true;
 		set_clock(0);
 		ask(d, p + MIB / 2);
 		while (!waits(d))
 			usleep(1000);
 		hp_domain_lock(d);
 		EXPECT_EQ(d->requests_count, 1);
-		device.held_bytes = device.held_regs = 0;
+		device.lingering_bytes = device.lingering_regs = 0;
 		hp_domain_unlock(d);
 		hp_domain_has_room(d);
 		sem_wait(&told.done);
 		EXPECT_EQ(told.err, 0);
 		EXPECT_EQ(hugepin_unpin(d, &told.pin), 0);
 		EXPECT_EQ(stats_of(d).evicted, 1);
-		device.holds = false;
+		device.lingers = false;
 		close_empty(&device, d);
 		hp_clock_set(NULL);
 	}
@@ -178,7 +178,7 @@ TEST(a_thread_that_lets_go_of_nothing_holds_requests_up_once)
 	char *p = map(MIB);
 	hugepin_domain *d = open_full(BUDGET, p);
 
-	device.holds = true;
+	device.lingers = true;
 	set_clock(UINT64_C(20000000));
 	ask(d, p + MIB / 2);
 	sem_wait(&told.done);
@@ -187,10 +187,10 @@ TEST(a_thread_that_lets_go_of_nothing_holds_requests_up_once)
 	ask(d, p + MIB / 2);
 	sem_wait(&told.done); /* though the clock stands still */
 	EXPECT_EQ(told.err, -ENOBUFS);
-	device.holds = false;
-	device.held_bytes = device.held_regs = 0;
+	device.lingers = false;
+	device.lingering_bytes = device.lingering_regs = 0;
 	EXPECT_EQ(touch(d, p, 4096), 0);
-	EXPECT_EQ(d->held_stale, 0);
+	EXPECT_EQ(d->lingering_stale, 0);
 	hp_clock_set(NULL);
 	close_empty(&device, d);
 	munmap(p, MIB);
@@ -204,14 +204,14 @@ TEST(half_of_the_budget_or_of_the_slots_is_short)
 		hugepin_domain *d = open_full(limit, p);
 
 		EXPECT_EQ(hp_domain_is_short(d), limit != KERNEL);
-		device.holds = true;
+		device.lingers = true;
 		set_clock(UINT64_C(20000000));
 		EXPECT_EQ(touch(d, p + MIB / 2, 4096), -ENOBUFS);
 		hp_clock_set(NULL);
 		EXPECT_EQ(hugepin_domain_trim(d, 2 * 4096), 0);
-		EXPECT(hp_domain_is_short(d)); /* one is held, or the kernel has refused */
-		device.holds = false;
-		device.held_bytes = device.held_regs = 0;
+		EXPECT(hp_domain_is_short(d)); /* one lingers, or the kernel has refused */
+		device.lingers = false;
+		device.lingering_bytes = device.lingering_regs = 0;
 		EXPECT_EQ(touch(d, p, 4096), 0);
 		EXPECT_EQ(hugepin_domain_trim(d, 2 * 4096), 0);
 		EXPECT_EQ(hp_domain_is_short(d), limit == KERNEL);
