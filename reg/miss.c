@@ -20,7 +20,7 @@
 #include "reg/track.h"
 #include "reg/uffd.h"
 
-#define HELD_STEP_NS UINT64_C(1000000)
+#define LINGERING_STEP_NS UINT64_C(1000000)
 
 int hp_pin_check(const hugepin_domain *d, const void *addr, size_t len, unsigned access)
 {
@@ -167,7 +167,7 @@ static int pin_slowly(hugepin_domain *d, const void *addr, size_t len, unsigned 
 		hp_pin_leave(d);
 		if (err != -EAGAIN)
 			return err;
-		hp_futex_sleep(HELD_STEP_NS);
+		hp_futex_sleep(LINGERING_STEP_NS);
 	}
 }
 
