@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <malloc.h>
+#include <semaphore.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -413,6 +414,68 @@ TEST(threads_that_use_the_heap_in_their_last_moment_leave_nothing)
 	stats(&s, sizeof s);
 	if (!EXPECT(s.threads <= 20))
 		T_FAIL("%lu threads", (unsigned long)s.threads);
+	pthread_key_delete(key);
+}
+
+static sem_t used, may_end, may_leave;
+
+static void use_and_wait(sem_t *end)
+{
+	free(hide(malloc(100000)));
+	sem_post(&used);
+	sem_wait(end);
+}
+
+static void destroy_together(void *round)
+{
+	if ((intptr_t)round < PTHREAD_DESTRUCTOR_ITERATIONS)
+		pthread_setspecific(key, (void *)((intptr_t)round + 1));
+	else
+		use_and_wait(&may_end);
+}
+
+static void *live_on(void *unused)
+{
+	use_and_wait(&may_leave);
+	return unused;
+}
+
+/* The heap looks at the latest thread first, and looks when it has no spare cache for a new thread. */
+TEST(threads_that_ended_in_their_last_moment_are_found_behind_one_that_lives)
+{
+	enum { ENDED = 30, LIVING = 10 };
+	int (*stats)(struct hugepin_stats *, size_t);
+	struct hugepin_stats before = { .threads = 0 }, after = { .threads = UINT32_MAX };
+	pthread_t ended[ENDED], living[LIVING];
+	pid_t tid[ENDED] = { 0 };
+
+	*(void **)&stats = dlsym(RTLD_DEFAULT, "hugepin_stats");
+	if (!EXPECT(stats) || !EXPECT(!pthread_key_create(&key, destroy_together)))
+		return;
+	sem_init(&used, 0, 0);
+	sem_init(&may_end, 0, 0);
+	sem_init(&may_leave, 0, 0);
+	stats(&before, sizeof before);
+	for (int i = 0; i < ENDED; i++) {
+		EXPECT(!pthread_create(&ended[i], NULL, end_late, &tid[i]));
+		sem_wait(&used);
+	}
+	for (int i = 0; i < LIVING; i++) {
+		EXPECT(!pthread_create(&living[i], NULL, live_on, NULL));
+		sem_wait(&used);
+		for (int k = 0; k < ENDED && !i; k++)
+			sem_post(&may_end);
+		for (int k = 0; k < ENDED && !i; k++) {
+			pthread_join(ended[k], NULL);
+			EXPECT(is_gone(tid[k]));
+		}
+	}
+	stats(&after, sizeof after);
+	EXPECT(after.threads <= before.threads + LIVING); /* some had ended before */
+	for (int i = 0; i < LIVING; i++)
+		sem_post(&may_leave);
+	for (int i = 0; i < LIVING; i++)
+		pthread_join(living[i], NULL);
 	pthread_key_delete(key);
 }
 
