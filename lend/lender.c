@@ -39,11 +39,8 @@ bool hp_lender_init(struct hp_lender *ln, const struct hugepin_lend_attr *a)
 		ln->class++;
 	while (ln->policy == HUGEPIN_LEND_POOL && hp_lend_class_bytes[ln->class] > hp_bucket_most(ln))
 		ln->class++;
-	if (hp_bucket_begin(ln) && ln->holder && hp_table_init(&ln->buckets) && hp_table_init(&ln->regions) &&
-	    hp_table_init(&ln->ghosts) && hp_table_init(&ln->owners))
-		return true;
-	hp_lender_free(ln);
-	return false;
+	return hp_bucket_begin(ln) && ln->holder && hp_table_init(&ln->buckets) && hp_table_init(&ln->regions) &&
+	       hp_table_init(&ln->ghosts) && hp_table_init(&ln->owners);
 }
 
 void hp_lender_free(struct hp_lender *ln)
@@ -70,9 +67,6 @@ void hp_lender_free(struct hp_lender *ln)
 	hp_table_free(&ln->regions);
 	hp_table_free(&ln->ghosts);
 	hp_table_free(&ln->owners);
-	ln->holder = NULL;
-	ln->given = NULL;
-	ln->loan = NULL;
 }
 
 void hp_lender_fix_class(struct hp_lender *ln, unsigned class)

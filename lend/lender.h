@@ -189,8 +189,8 @@ struct hp_lender {
 	uint32_t smaller_after; /* epochs until a smaller bucket may be taken */
 };
 
-/* init(): the attributes have no 0 that stands for a default. False: no memory. free() frees the tables; the caller
- * must have ended pins and waiting questions before. */
+/* init(): the attributes have no 0 that stands for a default. False: no memory; then
+ * free() is to be called, too. free() frees the tables; the caller must have ended pins and waiting questions before. */
 bool hp_lender_init(struct hp_lender *ln, const struct hugepin_lend_attr *attr);
 void hp_lender_free(struct hp_lender *ln);
 

@@ -134,6 +134,19 @@ TEST(bad_arguments_are_refused)
 	close_nodes(1);
 }
 
+TEST(without_a_budget_shares_are_of_the_machine_s_memory)
+{
+	const struct hugepin_lend_attr attr = attr_of(HUGEPIN_LEND_POOL, 0, 0);
+	const uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * 4096;
+
+	for (int i = 0; i < 2; i++) {
+		open_node(0, MIB, i ? UINT64_MAX : 0, &attr);
+		EXPECT_EQ(node[0].lend->lender.lent_max, memory / 2);
+		EXPECT_EQ(node[0].lend->lender.idle_base, memory / 8);
+		close_nodes(1);
+	}
+}
+
 TEST(a_program_of_before_the_limits_has_their_defaults_and_each_may_be_as_large_as_it_says)
 {
 	struct hugepin_lend_attr attr = attr_of(HUGEPIN_LEND_POOL, 4 * MIB, MIB);

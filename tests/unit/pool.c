@@ -2,6 +2,7 @@
  * The pool of 2 MiB pages on a machine that has none: functions defined here, which the linker prefers to the C library's, stand
  * in for it. What is taken from it and when, what is reserved ahead, what is told of it, and what a child of fork counts.
  */
+#include <limits.h>
 #include <stdlib.h>
 
 #include "alloc/heap.h"
@@ -21,6 +22,7 @@
 
 static long pages_free; /* what is given back is not added again */
 static int asked; /* mappings from the pool that were tried */
+static long longest; /* pages of one mapping that it has */
 static int denied; /* calls to populate that fail from now on */
 static bool no_room; /* for a fork's copy */
 static int files[3] = { -1, -1, -1 };
@@ -28,7 +30,7 @@ static int files[3] = { -1, -1, -1 };
 UNINSTRUMENTED static long map_pool(long len, long prot, long flags)
 {
 	asked++;
-	if (len / (long)HP_PAGE > pages_free)
+	if (len / (long)HP_PAGE > HP_MIN(pages_free, longest))
 		return -ENOMEM;
 	pages_free -= len / (long)HP_PAGE;
 	return map_like_pool(len, prot, flags);
@@ -85,6 +87,7 @@ static void pool(long n)
 	hugepin_purge();
 	expect_empty();
 	pages_free = n;
+	longest = LONG_MAX;
 	asked = denied = 0;
 	hp_span.no_pool = false;
 	hp_span.pool_skip = 0;
@@ -294,6 +297,23 @@ TEST(pages_that_may_not_be_populated_are_given_back_for_others)
 	EXPECT_EQ(HP_STAT(pool_denied), pool_denied + 1);
 	EXPECT_EQ(HP_STAT(thp_bytes) + HP_STAT(base_bytes), HP_PAGE);
 	free_all(p);
+}
+
+/* More pieces than are noted, so the last that is noted goes to the end. */
+TEST(a_pool_in_pieces_is_taken_by_the_piece)
+{
+	enum { PIECES = 60, NOTED = 40 };
+	unsigned char *p;
+
+	pool(1000);
+	longest = 1;
+	p = hugepin_malloc(PIECES * HP_PAGE);
+	memset(p, 1, PIECES * HP_PAGE);
+	EXPECT_EQ(HP_STAT(hugetlb_bytes), PIECES * HP_PAGE);
+	EXPECT_EQ(hp_span.heads, NOTED);
+	expect_counted();
+	hugepin_free(p);
+	pool(0);
 }
 
 TEST(without_the_pool_it_is_not_asked_and_with_nothing_else_it_is)
