@@ -504,6 +504,28 @@ TEST_BY(emptied, a_thread_that_calls_between_ticks_keeps_its_cache)
 	let(NULL);
 }
 
+/* Buffers that come from the slot, from the lists and from neither. */
+TEST(no_call_leaves_the_thread_inside_its_cache)
+{
+	hugepin_purge();
+	for (size_t size = 64 * KIB; size <= 64 * MIB; size *= 4)
+		for (int i = 0; i < 2; i++) {
+			void *p[5] = { hugepin_malloc(size), hugepin_calloc(1, size), hugepin_aligned_alloc(8192, size) };
+
+			EXPECT(!hp_cache_self->slot.busy);
+			p[3] = hugepin_calloc(3, size);
+			EXPECT(!hp_cache_self->slot.busy);
+			p[4] = hugepin_aligned_alloc(MIB, 2 * size);
+			EXPECT(!hp_cache_self->slot.busy);
+			p[0] = hugepin_realloc(p[0], 2 * size);
+			EXPECT(!hp_cache_self->slot.busy);
+			for (int k = 0; k < 5; k++) {
+				hugepin_free(p[k]);
+				EXPECT(!hp_cache_self->slot.busy);
+			}
+		}
+}
+
 static void stop_inside(void)
 {
 	hp_cache_enter(hp_cache_self);

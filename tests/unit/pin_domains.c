@@ -13,6 +13,7 @@
 #include "reg/serve.h"
 #include "reg/stakes.h"
 #include "reg/uffd.h"
+#include "reg/work.h"
 #include "reg/unmapping.h"
 #include "tests/any.h"
 #include "tests/unit/pin.h"
@@ -579,6 +580,21 @@ TEST(relaxed_ordering_is_the_domains_choice)
 	EXPECT_EQ(hugepin_domain_close(relaxed), 0);
 	EXPECT_EQ(hugepin_domain_close(strict), 0);
 	munmap(p, MIB);
+}
+
+TEST(a_closed_domain_has_no_work)
+{
+	hugepin_domain *d;
+	uint32_t n;
+
+	device_reset(&device);
+	d = open_as(HUGEPIN_POLICY_LRU, 0, 0);
+	n = d->number;
+	for (enum hp_work kind = 0; kind < HP_WORK_KINDS; kind++)
+		hp_work_set(d, kind);
+	EXPECT_EQ(hugepin_domain_close(d), 0);
+	for (enum hp_work kind = 0; kind < HP_WORK_KINDS; kind++)
+		EXPECT(!(hp_work_of(kind, n / HP_WORK_WORD * HP_WORK_WORD) >> n % HP_WORK_WORD & 1));
 }
 
 TEST(domains_register_the_same_memory_each_for_itself)
