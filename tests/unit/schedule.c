@@ -467,6 +467,25 @@ TEST(no_victim_is_named_while_forgotten_regions_have_been_idle_for_longer)
 	EXPECT_EQ(hp_schedule_victim(world.plan, world.now), 5);
 }
 
+TEST(what_forgotten_regions_had_is_free_when_their_registrations_have_ended)
+{
+	enum { REGIONS = 20000 };
+	const uint64_t most = (uint64_t)REGIONS << 20;
+
+	fresh(HP_PLAN_BUDGET, most);
+	for (uint32_t r = 1; r <= REGIONS; r++)
+		use(r, MS);
+	for (uint32_t r = 1; r <= REGIONS; r++) {
+		registered[r] = false;
+		hp_schedule_deregistered(world.plan, r, world.now);
+	}
+	world.bytes = 0;
+	for (unsigned i = 0; i < 100; i++)
+		for (uint32_t r = 1; r <= 2; r++)
+			use_bytes(REGIONS + r, most - (1 << 20), UINT64_C(10000) * MS);
+	EXPECT(world.misses <= 20);
+}
+
 TEST(the_victim_is_the_one_that_is_used_last)
 {
 	fresh(HP_PLAN_BUDGET, 100 << 20);
