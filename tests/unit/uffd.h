@@ -38,6 +38,16 @@ static uint64_t add_max = UINT64_MAX; /* the kernel refuses to watch more bytes 
 static void (*before_adding)(void), (*after_adding)(void);
 static const char *mappings_max; /* what /proc/sys/vm/max_map_count says; NULL: the kernel's */
 
+/* Whether this question is one that answers() has the answer for. */
+UNINSTRUMENTED static inline bool has_answer(void)
+{
+	long left = answer ? answers_left : 0;
+
+	while (left > 0 && !atomic_compare_exchange_weak(&answers_left, &left, left - 1))
+		;
+	return left > 0;
+}
+
 /* Whether the kernel refuses this call. Only calls of the opener count, and none that end something. */
 UNINSTRUMENTED static inline bool is_refused(long nr)
 {
@@ -57,7 +67,7 @@ UNINSTRUMENTED static long kernel(long nr, long a, long b, long c, long d, long 
 	if (nr == SYS_ioctl && (unsigned long)b == UFFDIO_WRITEPROTECT) {
 		questions++;
 		fake_ns += 50000;
-		if (answer && answers_left-- > 0) {
+		if (has_answer()) {
 			errno = answer;
 			return -1;
 		}
