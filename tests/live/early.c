@@ -368,6 +368,13 @@ TEST(destructors_of_threads_may_allocate_and_free)
 	}
 }
 
+static void (*last_use)(void);
+
+static void use_heap(void)
+{
+	free(hide(malloc(100000)));
+}
+
 /* Runs in each round of destructors, but uses the heap in the last round only. After that round the C library calls no
  * more destructors. */
 static void destroy_last(void *round)
@@ -375,7 +382,7 @@ static void destroy_last(void *round)
 	if ((intptr_t)round < PTHREAD_DESTRUCTOR_ITERATIONS)
 		pthread_setspecific(key, (void *)((intptr_t)round + 1));
 	else
-		free(hide(malloc(100000)));
+		last_use();
 }
 
 static void *end_late(void *tid)
@@ -385,93 +392,100 @@ static void *end_late(void *tid)
 	return NULL;
 }
 
-/* Whether the kernel has forgotten a thread, which takes a moment after the join. */
-static bool is_gone(pid_t tid)
+/* The kernel forgets a thread a moment after the join. */
+static void join_gone(pthread_t t, const pid_t *tid)
 {
-	for (int ms = 0; ms < 50000; ms++) {
-		if (tgkill(getpid(), tid, 0))
-			return true;
-		sleep_ms(1);
+	bool gone = false;
+
+	pthread_join(t, NULL);
+	for (int ms = 0; ms < 50000 && !gone; ms++) {
+		gone = tgkill(getpid(), *tid, 0);
+		if (!gone)
+			sleep_ms(1);
 	}
-	return false;
+	EXPECT(gone);
+}
+
+/* The threads that have a cache. */
+static unsigned long caches(void)
+{
+	int (*stats)(struct hugepin_stats *, size_t);
+	struct hugepin_stats s = { .threads = UINT32_MAX };
+
+	*(void **)&stats = dlsym(RTLD_DEFAULT, "hugepin_stats");
+	if (EXPECT(stats))
+		stats(&s, sizeof s);
+	return s.threads;
 }
 
 TEST(threads_that_use_the_heap_in_their_last_moment_leave_nothing)
 {
-	int (*stats)(struct hugepin_stats *, size_t);
-	struct hugepin_stats s = { .threads = 0 };
-	*(void **)&stats = dlsym(RTLD_DEFAULT, "hugepin_stats");
-	if (!EXPECT(stats) || !EXPECT(!pthread_key_create(&key, destroy_last)))
+	unsigned long left;
+
+	last_use = use_heap;
+	if (!EXPECT(!pthread_key_create(&key, destroy_last)))
 		return;
 	for (int i = 0; i < 500; i++) {
 		pthread_t t;
 		pid_t tid = 0;
 		if (!EXPECT(!pthread_create(&t, NULL, end_late, &tid)))
 			return;
-		pthread_join(t, NULL);
-		EXPECT(is_gone(tid));
+		join_gone(t, &tid);
 	}
-	stats(&s, sizeof s);
-	if (!EXPECT(s.threads <= 20))
-		T_FAIL("%lu threads", (unsigned long)s.threads);
+	left = caches();
+	if (!EXPECT(left <= 20))
+		T_FAIL("%lu threads", left);
 	pthread_key_delete(key);
 }
 
 static sem_t used, may_end, may_leave;
 
-static void use_and_wait(sem_t *end)
+static void use_heap_and_wait(void)
 {
-	free(hide(malloc(100000)));
+	use_heap();
 	sem_post(&used);
-	sem_wait(end);
-}
-
-static void destroy_together(void *round)
-{
-	if ((intptr_t)round < PTHREAD_DESTRUCTOR_ITERATIONS)
-		pthread_setspecific(key, (void *)((intptr_t)round + 1));
-	else
-		use_and_wait(&may_end);
+	sem_wait(&may_end);
 }
 
 static void *live_on(void *unused)
 {
-	use_and_wait(&may_leave);
+	use_heap();
+	sem_post(&used);
+	sem_wait(&may_leave);
 	return unused;
+}
+
+/* Start a thread, and wait until it has used the heap. */
+static void start_and_wait(pthread_t *t, void *(*run)(void *), void *arg)
+{
+	EXPECT(!pthread_create(t, NULL, run, arg));
+	sem_wait(&used);
 }
 
 /* The heap looks at the latest thread first, and looks when it has no spare cache for a new thread. */
 TEST(threads_that_ended_in_their_last_moment_are_found_behind_one_that_lives)
 {
 	enum { ENDED = 30, LIVING = 10 };
-	int (*stats)(struct hugepin_stats *, size_t);
-	struct hugepin_stats before = { .threads = 0 }, after = { .threads = UINT32_MAX };
+	const unsigned long before = caches();
 	pthread_t ended[ENDED], living[LIVING];
 	pid_t tid[ENDED] = { 0 };
 
-	*(void **)&stats = dlsym(RTLD_DEFAULT, "hugepin_stats");
-	if (!EXPECT(stats) || !EXPECT(!pthread_key_create(&key, destroy_together)))
+	last_use = use_heap_and_wait;
+	if (!EXPECT(!pthread_key_create(&key, destroy_last)))
 		return;
 	sem_init(&used, 0, 0);
 	sem_init(&may_end, 0, 0);
 	sem_init(&may_leave, 0, 0);
-	stats(&before, sizeof before);
-	for (int i = 0; i < ENDED; i++) {
-		EXPECT(!pthread_create(&ended[i], NULL, end_late, &tid[i]));
-		sem_wait(&used);
-	}
-	for (int i = 0; i < LIVING; i++) {
-		EXPECT(!pthread_create(&living[i], NULL, live_on, NULL));
-		sem_wait(&used);
-		for (int k = 0; k < ENDED && !i; k++)
-			sem_post(&may_end);
-		for (int k = 0; k < ENDED && !i; k++) {
-			pthread_join(ended[k], NULL);
-			EXPECT(is_gone(tid[k]));
-		}
-	}
-	stats(&after, sizeof after);
-	EXPECT(after.threads <= before.threads + LIVING); /* some had ended before */
+	for (int i = 0; i < ENDED; i++)
+		start_and_wait(&ended[i], end_late, &tid[i]);
+	start_and_wait(&living[0], live_on, NULL);
+	for (int i = 0; i < ENDED; i++)
+		sem_post(&may_end);
+	for (int i = 0; i < ENDED; i++)
+		join_gone(ended[i], &tid[i]);
+	for (int i = 1; i < LIVING; i++)
+		start_and_wait(&living[i], live_on, NULL);
+	EXPECT(caches() <= before + LIVING); /* some had ended before */
 	for (int i = 0; i < LIVING; i++)
 		sem_post(&may_leave);
 	for (int i = 0; i < LIVING; i++)
