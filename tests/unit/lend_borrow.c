@@ -137,7 +137,7 @@ TEST(bad_arguments_are_refused)
 TEST(without_a_budget_shares_are_of_the_machine_s_memory)
 {
 	const struct hugepin_lend_attr attr = attr_of(HUGEPIN_LEND_POOL, 0, 0);
-	const uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * 4096;
+	const uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 
 	for (int i = 0; i < 2; i++) {
 		open_node(0, MIB, i ? UINT64_MAX : 0, &attr);

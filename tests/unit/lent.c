@@ -5,7 +5,7 @@
 
 #include <sys/wait.h>
 
-#include "tests/unit/pin.h"
+#include "tests/unit/pin_try.h"
 
 enum { PAGE = 4096, PEER = HUGEPIN_WRITE | HUGEPIN_REMOTE_WRITE };
 
@@ -167,26 +167,15 @@ TEST(keys_of_all_lends_together_leave_half_of_the_table_to_pins)
 	munmap(p, MIB);
 }
 
-static _Atomic int answered;
-
-static void answer(void *unused, int err, const struct hugepin_pin *pin)
-{
-	(void)unused;
-	(void)pin;
-	EXPECT_EQ(err, -ENOBUFS);
-	answered = 1;
-}
-
 TEST(a_request_that_finds_no_room_is_told)
 {
 	hugepin_domain *d = open_lent(MIB);
-	struct hugepin_pin held, pin;
+	struct hugepin_pin held;
 	char *p = map(2 * MIB);
+	struct told told;
 
 	EXPECT_EQ(hugepin_pin(d, p, MIB, PEER, &held), 0);
-	EXPECT_EQ(hugepin_pin_try(d, p + MIB, PAGE, PEER, answer, NULL, &pin), -EAGAIN);
-	while (!answered)
-		usleep(1000);
+	EXPECT_EQ(ask(d, p + MIB, PAGE, PEER, &told), -ENOBUFS);
 	EXPECT(crowded == 1 && last_bytes == PAGE);
 	EXPECT_EQ(hugepin_unpin(d, &held), 0);
 	munmap(p, 2 * MIB);

@@ -13,8 +13,8 @@
 #include "reg/serve.h"
 #include "reg/stakes.h"
 #include "reg/uffd.h"
-#include "reg/work.h"
 #include "reg/unmapping.h"
+#include "reg/work.h"
 #include "tests/any.h"
 #include "tests/unit/pin.h"
 

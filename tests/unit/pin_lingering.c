@@ -2,14 +2,13 @@
  * What was deregistered and lingers in other threads counts as in use: pins and requests wait for it, evict no more than
  * makes room then, and do not wait for ever.
  */
-#include <semaphore.h>
 #include <unistd.h>
 
 #include "base/base.h"
 #include "reg/domain.h"
-#include "tests/unit/pin.h"
+#include "tests/unit/pin_try.h"
 
-enum { FILLED = 4 };
+enum { FILLED = 4, STEP_NS = 20000000 };
 enum limit { BUDGET, NUMBER, DEVICE_NUMBER, KERNEL, LIMITS };
 
 /* With so many idle base pages registered, and no room for more. */
@@ -43,16 +42,24 @@ static void set_clock(uint64_t step)
 	hp_clock_set(fake_clock);
 }
 
+/* A domain that was full when a pin waited in vain for what lingers. */
+static hugepin_domain *open_waited(enum limit limit, char *p)
+{
+	hugepin_domain *d = open_full(limit, p);
+
+	set_clock(STEP_NS);
+	device.lingers = true;
+	EXPECT_EQ(touch(d, p + MIB / 2, 4096), -ENOBUFS);
+	return d;
+}
+
 TEST(a_pin_evicts_no_more_than_makes_room_when_others_let_go)
 {
 	char *p = map(MIB);
 
-	set_clock(UINT64_C(20000000));
 	for (enum limit limit = 0; limit < LIMITS; limit++) {
-		hugepin_domain *d = open_full(limit, p);
+		hugepin_domain *d = open_waited(limit, p);
 
-		device.lingers = true;
-		EXPECT_EQ(touch(d, p + MIB / 2, 4096), -ENOBUFS);
 		EXPECT_EQ(stats_of(d).evicted, 2); /* one, and one more when it had waited in vain */
 		EXPECT_EQ(touch(d, p + MIB / 2, 4096), -ENOBUFS);
 		EXPECT_EQ(stats_of(d).evicted, 3);
@@ -73,18 +80,15 @@ TEST(what_others_keep_for_ever_leaves_the_rest_to_be_used)
 {
 	char *p = map(MIB);
 
-	set_clock(UINT64_C(20000000));
 	for (enum limit limit = 0; limit < LIMITS; limit++) {
-		hugepin_domain *d = open_full(limit, p);
+		hugepin_domain *d = open_waited(limit, p);
 
-		device.lingers = true;
-		EXPECT_EQ(touch(d, p + MIB / 2, 4096), -ENOBUFS);
 		device.lingers = false;
 		EXPECT_EQ(device.lingering_regs, 2);
 		atomic_store_explicit(&step_ns, 0, memory_order_relaxed); /* nobody waits again */
 		for (size_t i = 0; i < 8; i++)
 			EXPECT_EQ(touch(d, p + MIB / 2 + i * 8192, 4096), 0);
-		atomic_store_explicit(&step_ns, UINT64_C(20000000), memory_order_relaxed);
+		atomic_store_explicit(&step_ns, STEP_NS, memory_order_relaxed);
 		EXPECT_EQ(device.regs, FILLED - 2);
 		EXPECT_EQ(stats_of(d).nobufs, 1);
 		close_empty(&device, d);
@@ -117,29 +121,6 @@ TEST(what_this_thread_holds_makes_room_before_anything_is_evicted)
 	munmap(p, MIB);
 }
 
-static struct told {
-	sem_t done;
-	int err;
-	struct hugepin_pin pin;
-} told;
-
-static void tell(void *unused, int err, const struct hugepin_pin *pin)
-{
-	(void)unused;
-	told.err = err;
-	if (pin)
-		told.pin = *pin;
-	sem_post(&told.done);
-}
-
-static void ask(hugepin_domain *d, char *p)
-{
-	struct hugepin_pin pin;
-
-	sem_init(&told.done, 0, 0);
-	EXPECT_EQ(hugepin_pin_try(d, p, 4096, 0, tell, NULL, &pin), -EAGAIN);
-}
-
 static bool waits(hugepin_domain *d)
 {
 	return d->lingering_wanted && d->requests_count;
@@ -147,6 +128,7 @@ static bool waits(hugepin_domain *d)
 
 TEST(a_request_waits_until_others_let_go)
 {
+	struct told told;
 	char *p = map(MIB);
 
 	for (enum limit limit = 0; limit < LIMITS; limit++) {
@@ -154,7 +136,9 @@ TEST(a_request_waits_until_others_let_go)
 
 		device.lingers = true;
 		set_clock(0);
-		ask(d, p + MIB / 2);
+		memset(&told, 0, sizeof told);
+		sem_init(&told.done, 0, 0);
+		EXPECT_EQ(hugepin_pin_try(d, p + MIB / 2, 4096, 0, tell, &told, &told.pin), -EAGAIN);
 		while (!waits(d))
 			usleep(1000);
 		hp_domain_lock(d);
@@ -177,16 +161,13 @@ TEST(a_thread_that_lets_go_of_nothing_holds_requests_up_once)
 {
 	char *p = map(MIB);
 	hugepin_domain *d = open_full(BUDGET, p);
+	struct told told;
 
 	device.lingers = true;
-	set_clock(UINT64_C(20000000));
-	ask(d, p + MIB / 2);
-	sem_wait(&told.done);
-	EXPECT_EQ(told.err, -ENOBUFS);
+	set_clock(STEP_NS);
+	EXPECT_EQ(ask(d, p + MIB / 2, 4096, 0, &told), -ENOBUFS);
 	set_clock(0);
-	ask(d, p + MIB / 2);
-	sem_wait(&told.done); /* though the clock stands still */
-	EXPECT_EQ(told.err, -ENOBUFS);
+	EXPECT_EQ(ask(d, p + MIB / 2, 4096, 0, &told), -ENOBUFS); /* though the clock stands still */
 	device.lingers = false;
 	device.lingering_bytes = device.lingering_regs = 0;
 	EXPECT_EQ(touch(d, p, 4096), 0);
@@ -205,7 +186,7 @@ TEST(half_of_the_budget_or_of_the_slots_is_short)
 
 		EXPECT_EQ(hp_domain_is_short(d), limit != KERNEL);
 		device.lingers = true;
-		set_clock(UINT64_C(20000000));
+		set_clock(STEP_NS);
 		EXPECT_EQ(touch(d, p + MIB / 2, 4096), -ENOBUFS);
 		hp_clock_set(NULL);
 		EXPECT_EQ(hugepin_domain_trim(d, 2 * 4096), 0);

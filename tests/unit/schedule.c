@@ -467,6 +467,7 @@ TEST(no_victim_is_named_while_forgotten_regions_have_been_idle_for_longer)
 	EXPECT_EQ(hp_schedule_victim(world.plan, world.now), 5);
 }
 
+/* Of two regions that alternate one has room at a time, if it has all of the budget. */
 TEST(what_forgotten_regions_had_is_free_when_their_registrations_have_ended)
 {
 	enum { REGIONS = 20000 };

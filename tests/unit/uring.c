@@ -875,7 +875,7 @@ static void *a_sleeper(void *arg)
 	return NULL;
 }
 
-TEST(what_the_ring_of_a_thread_that_sleeps_has_copies_of_counts_as_held)
+TEST(what_the_ring_of_a_thread_that_sleeps_has_copies_of_lingers)
 {
 	struct hp_uring *u = context_of_own();
 	struct sleeper s = { .o.u = u };
