@@ -3,20 +3,27 @@
 # end; and so does a key of a few pages, beside memory outside the heap (bench/borrow.c, counted by callgrind).
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/tap.bash"
+# shellcheck source=tests/live/counting.bash
+. "$(dirname "$0")/counting.bash"
 top=$PWD
 cd "$t" || exit 2
-command -v valgrind >/dev/null || { skip 'instructions of a borrowed key' 'valgrind is not installed'; exit; }
+countable 'instructions of a borrowed key'
 # shellcheck disable=SC2086 # CC may be a command with options
 works 'the program compiles' ${CC:-cc} -D_GNU_SOURCE -O2 -I"$top/include" -o borrow "$top/bench/borrow.c" -L"$build" -lhugepin \
 	-Wl,-rpath,"$build" || exit
-count()
-{
-	valgrind --tool=callgrind --callgrind-out-file=counts ./borrow "$1" "$2" >log 2>&1 || { cat log; return 1; }
-	sed -n 's/^summary: //p' counts
-}
 # each WHAT: instructions of a use, between a short and a longer run, to the nearest one: the start of a process takes some thousands
 # more or fewer each time, which is less than half an instruction of so many uses.
-each() { echo $((($(count "$1" 41000) - $(count "$1" 1000) + 20000) / 40000)); }
-heap=$(each heap) foreign=$(each foreign) key=$(each key) page=$(each page)
+each()
+{
+	local short
+	count ./borrow "$1" 1000
+	short=$instructions
+	count ./borrow "$1" 41000
+	instructions=$(((instructions - short + 20000) / 40000))
+}
+each heap && heap=$instructions
+each foreign && foreign=$instructions
+each key && key=$instructions
+each page && page=$instructions
 works "a key: $key instructions, a pin of the heap: $heap" [ $((key * 4)) -le $((heap * 5)) ]
 works "a key of some pages: $page instructions, a pin outside the heap: $foreign" [ $((page * 4)) -le $((foreign * 5)) ]

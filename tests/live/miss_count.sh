@@ -3,10 +3,12 @@
 # callgrind: no miss adds up what each thread has counted.
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/tap.bash"
+# shellcheck source=tests/live/counting.bash
+. "$(dirname "$0")/counting.bash"
 top=$PWD
 cd "$t" || exit 2
 fact='a miss takes as many instructions with sixty threads that pin as with one'
-command -v valgrind >/dev/null || { skip "$fact" 'valgrind is not installed'; exit; }
+countable "$fact"
 cat >misses.c <<'EOF'
 #include <pthread.h>
 #include <stdlib.h>
@@ -76,13 +78,8 @@ EOF
 # shellcheck disable=SC2086 # CC may be a command with options
 works 'the program compiles' ${CC:-cc} -D_GNU_SOURCE -O1 -g -pthread -I"$top/include" -o misses misses.c -L"$build" -lhugepin \
 	-Wl,-rpath,"$build" || exit
-# count THREADS
-count()
-{
-	valgrind --tool=callgrind --toggle-collect=counted --callgrind-out-file=counts ./misses "$1" >log 2>&1 || { cat log; return 1; }
-	sed -n 's/^summary: //p' counts
-}
-alone=$(count 1) many=$(count 60)
+count --toggle-collect=counted ./misses 1 && alone=$instructions
+count --toggle-collect=counted ./misses 60 && many=$instructions
 echo "# 200 misses: $alone instructions, $many with sixty threads"
 same() { [ "$alone" -gt 100000 ] && [ $((many * 100)) -le $((alone * 102)) ]; }
 works "$fact" same

@@ -3,10 +3,12 @@
 # counted by callgrind. The service thread's part is counted in tests/unit/pin_domains.c.
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/tap.bash"
+# shellcheck source=tests/live/counting.bash
+. "$(dirname "$0")/counting.bash"
 top=$PWD
 cd "$t" || exit 2
 fact='a domain is opened and closed by as many instructions with ten thousand open, and with many extents'
-command -v valgrind >/dev/null || { skip "$fact" 'valgrind is not installed'; exit; }
+countable "$fact"
 cat >opens.c <<'EOF'
 #include <stdlib.h>
 #include "hugepin.h"
@@ -56,14 +58,10 @@ EOF
 # shellcheck disable=SC2086 # CC may be a command with options
 works 'the program compiles' ${CC:-cc} -D_GNU_SOURCE -O1 -g -I"$top/include" -o opens opens.c -L"$build" -lhugepin \
 	-Wl,-rpath,"$build" || exit
-# count DOMAINS EXTENTS
-count()
-{
-	HUGEPIN_PAGES=base valgrind --tool=callgrind --toggle-collect=counted --callgrind-out-file=counts ./opens "$1" "$2" >log 2>&1 ||
-		{ cat log; return 1; }
-	sed -n 's/^summary: //p' counts
-}
-alone=$(count 1 1) many=$(count 10000 1) extents=$(count 1 200)
+export HUGEPIN_PAGES=base
+count --toggle-collect=counted ./opens 1 1 && alone=$instructions
+count --toggle-collect=counted ./opens 10000 1 && many=$instructions
+count --toggle-collect=counted ./opens 1 200 && extents=$instructions
 echo "# 100 domains: $alone instructions, $many with ten thousand open, $extents with 200 extents"
 same() { [ "$alone" -gt 100000 ] && [ $((many * 100)) -le $((alone * 101)) ] && [ $((extents * 100)) -le $((alone * 101)) ]; }
 works "$fact" same

@@ -3,9 +3,11 @@
 # the device of tests/mock_verbs.h.
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/tap.bash"
+# shellcheck source=tests/live/counting.bash
+. "$(dirname "$0")/counting.bash"
 top=$PWD
 cd "$t" || exit 2
-command -v valgrind >/dev/null || { skip 'instructions of a completion' 'valgrind is not installed'; exit; }
+countable 'instructions of a completion'
 cat >count.c <<'EOF'
 #include "hugepin_verbs.h"
 #include "tests/mock_verbs.h"
@@ -62,16 +64,18 @@ EOF
 # shellcheck disable=SC2086 # CC may be a command with options
 works 'the program compiles' ${CC:-cc} -D_GNU_SOURCE -O2 -I"$top/include" -I"$top" -o count count.c -L"$build" -lhugepin-verbs -lhugepin \
 	-lpthread -Wl,-rpath,"$build" || exit
-count()
-{
-	valgrind --tool=callgrind --collect-atstart=no --toggle-collect=hugepin_sg_wc --callgrind-out-file=counts ./count "$@" >log 2>&1 ||
-		{ cat log; return 1; }
-	sed -n 's/^totals: //p' counts
-}
 # each QUEUES FLAGS: instructions of a completion, between a short and a longer run
-each() { echo $((($(count "$1" 2100 "$2") - $(count "$1" 100 "$2")) / 2000)); }
+each()
+{
+	local short
+	count --collect-atstart=no --toggle-collect=hugepin_sg_wc ./count "$1" 100 "$2"
+	short=$instructions
+	count --collect-atstart=no --toggle-collect=hugepin_sg_wc ./count "$1" 2100 "$2"
+	instructions=$(((instructions - short) / 2000))
+}
 for flags in 0 1; do # HUGEPIN_SGQ_MT
-	one=$(each 1 $flags) thousand=$(each 1000 $flags)
+	each 1 $flags && one=$instructions
+	each 1000 $flags && thousand=$instructions
 	works "a completion: $one instructions with one queue, $thousand with a thousand (flags $flags)" \
 		[ "$one" -gt 0 -a "$one" -eq "$thousand" ]
 done

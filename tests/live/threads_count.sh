@@ -3,29 +3,23 @@
 # thread of which the C library knew would make it six times as much.
 # shellcheck source=tests/live/tap.bash
 . "$(dirname "$0")/tap.bash"
-threads=$here/threads
+# shellcheck source=tests/live/counting.bash
+. "$(dirname "$0")/counting.bash"
+fact='a byte from stream to stream takes as many instructions as without the library'
+countable "$fact"
+threads=$t/threads
+objcopy --strip-debug "$here/threads" "$threads" || exit 2
 
-# count BYTES [VARIABLE=VALUE]: the instructions of a whole run.
-count()
+# a_byte PRELOADED: hundredths of an instruction a byte, between a short and a longer run, so that the start is not in it.
+a_byte()
 {
-	env "${@:2}" valgrind --tool=callgrind --soname-synonyms=somalloc=nouserintercepts --callgrind-out-file="$t/counts" \
-		"$threads" --copy "$1" >"$t/log" 2>&1 || { cat "$t/log"; return 1; }
-	sed -n 's/^summary: //p' "$t/counts"
+	local short
+	LD_PRELOAD=$1 count --soname-synonyms=somalloc=nouserintercepts "$threads" --copy 100000
+	short=$instructions
+	LD_PRELOAD=$1 count --soname-synonyms=somalloc=nouserintercepts "$threads" --copy 300000
+	instructions=$(((instructions - short) / 2000))
 }
-
-# Between a short and a longer run, so that the start is not in it.
-a_byte() { echo $((($(count 300000 "$@") - $(count 100000 "$@")) / 2000)); }
-
-same()
-{
-	local without with
-	without=$(a_byte A=1) with=$(a_byte LD_PRELOAD="$dropin")
-	echo "# hundredths of an instruction a byte: $without without the library, $with with it"
-	[ "$without" -gt 500 ] && [ $((100 * with)) -le $((103 * without)) ]
-}
-
-if command -v valgrind >/dev/null; then
-	works 'a byte from stream to stream takes as many instructions as without the library' same
-else
-	skip 'a byte from stream to stream takes as many instructions as without the library' 'valgrind is not installed'
-fi
+a_byte '' && without=$instructions
+a_byte "$plain/libhugepin-malloc.so.0" && with=$instructions
+echo "# hundredths of an instruction a byte: $without without the library, $with with it"
+works "$fact" [ "$without" -gt 500 -a $((100 * with)) -le $((103 * without)) ]
