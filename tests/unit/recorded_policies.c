@@ -438,7 +438,7 @@ TEST(costs_are_what_was_recorded)
 									    sizes[rnd(15)], (enum hp_cost_kind)k));
 			note("%llu", (unsigned long long)hp_cost_error_permille(&c));
 		}
-		for (unsigned i = 0; i < HP_COST_BACKINGS * HP_COST_KINDS * HP_COST_CLASSES; i++) {
+		for (unsigned i = 0; i < (unsigned)HP_COST_BACKINGS * HP_COST_KINDS * HP_COST_CLASSES; i++) {
 			enum hp_cost_kind kind = (enum hp_cost_kind)(i / HP_COST_BACKINGS % HP_COST_KINDS);
 			struct hp_cost_fit fit = { 0 };
 

@@ -951,7 +951,7 @@ TEST(a_ring_whose_descriptor_is_closed_is_cloned_by_its_owner)
 	struct hugepin_reg one, two;
 	char *p = pages(PAGE);
 	struct hp_uring *u = context_of_own();
-	hugepin_ring *r[2];
+	hugepin_ring *r[2] = { NULL, NULL };
 
 	if (!u)
 		return;
