@@ -118,6 +118,7 @@ static bool unmapped_in_handler(struct worker *w)
 			sched_yield();
 		if (!ok)
 			break;
+		w->done++; /* each time waits for a processor that others have */
 	}
 	for (int i = 0; times < TIMES && i < 2; i++)
 		if (handed.piece[i])

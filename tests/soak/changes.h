@@ -1,8 +1,9 @@
 /*
  * What a process changes under the library that it uses, while its other threads go on: the table "What a process
  * changes under us" of docs/ARCHITECTURE.md, except changes after which a process cannot go on. Each change is a line
- * of the table below, and all are equally likely. One thread makes the changes of the process, one after the other.
- * Each child of fork makes one, for good. The functions are in change_*.h, by subject.
+ * of the table below. One thread makes the changes of the process, one after the other: each once before any comes
+ * again, then all are equally likely. Each child of fork makes one, for good. The functions are in change_*.h, by
+ * subject.
  *
  * A change returns whether it has come about. The machine may refuse it.
  */
@@ -115,20 +116,20 @@ static bool may(const struct change *c)
 	return !(c->needs & IN_CHILD) == !in_child && !(c->needs & lacking & (at_last ? ~(unsigned)AT_LAST : ~0u));
 }
 
-/* Changes of the last moments come first there: they have no other time. */
-static bool comes_first(const struct change *c)
-{
-	return at_last && c->needs & AT_LAST && !happened[c - changes];
-}
-
 static void change(struct worker *w)
 {
-	const struct change *c = changes;
+	static bool tried[CHANGES]; /* in each child a copy, so that its changes are all equally likely */
+	const struct change *c;
+	bool all = true;
 
-	while (c < changes + CHANGES && !(may(c) && comes_first(c)))
-		c++;
-	while (c == changes + CHANGES || !may(c))
+	for (c = changes; c < changes + CHANGES; c++) {
+		tried[c - changes] |= at_last && !(c->needs & AT_LAST); /* it has had its time */
+		all = all && (tried[c - changes] || !may(c));
+	}
+	do
 		c = &changes[rand_next(&w->rand) % CHANGES];
+	while (!may(c) || (tried[c - changes] && !all));
+	tried[c - changes] = true;
 	w->doing = c->name;
 	w->with = c->with;
 	if (c->run(w))

@@ -180,34 +180,42 @@ static bool all_done(void)
 	return count_pins && count_left && (count_forks || !FORKS);
 }
 
-/* Let the threads run. Each has to finish an operation within option.stuck seconds. On a slow machine they run longer, until
- * each kind of operation has happened. */
+/* Each thread has to finish an operation within option.stuck seconds, or to end. */
+static void look_at_threads(void)
+{
+	static struct {
+		unsigned long done;
+		time_t since;
+	} seen[THREADS + 1];
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	for (int i = 0; i <= CHANGER; i++) {
+		if (!workers[i].doing || workers[i].done != seen[i].done) {
+			seen[i].done = workers[i].done;
+			seen[i].since = now.tv_sec;
+		} else if (now.tv_sec - seen[i].since > option.stuck) {
+			T_FAIL("thread %d has been %s for %d seconds", i, workers[i].doing, option.stuck);
+			for (int k = 0; k <= CHANGER; k++)
+				t_print("# thread %d: %s\n", k, workers[k].doing ? workers[k].doing : "ended");
+			abort(); /* for a debugger */
+		}
+	}
+}
+
+/* Let the threads run: on a slow machine longer, until each kind of operation has happened. */
 static void rest(double seconds, long low, long high, uint64_t *rand)
 {
 	struct timespec now;
-	unsigned long seen[THREADS + 1] = { 0 };
-	time_t moved[THREADS + 1];
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	const double end = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec + seconds;
-	for (int i = 0; i <= CHANGER; i++)
-		moved[i] = now.tv_sec;
 	while (((double)now.tv_sec + 1e-9 * (double)now.tv_nsec < end || !all_done()) && !t_failures) {
 		if (high)
 			pool_resize_between(low, high, rand);
 		sleep_ms(20 + (long)(rand_next(rand) % 300));
+		look_at_threads();
 		clock_gettime(CLOCK_MONOTONIC, &now);
-		for (int i = 0; i <= CHANGER; i++) {
-			if (workers[i].done != seen[i]) {
-				seen[i] = workers[i].done;
-				moved[i] = now.tv_sec;
-			} else if (now.tv_sec - moved[i] > option.stuck) {
-				T_FAIL("thread %d has been %s for %d seconds", i, workers[i].doing, option.stuck);
-				for (int k = 0; k <= CHANGER; k++)
-					t_print("# thread %d: %s\n", k, workers[k].doing ? workers[k].doing : "ended");
-				abort(); /* for a debugger */
-			}
-		}
 	}
 }
 
@@ -228,6 +236,7 @@ static void round_run(int round, double seconds, long low, long high)
 		w->done = 0;
 		EXPECT_EQ(pipe2(w->pipe, O_CLOEXEC), 0);
 	}
+	look_at_threads(); /* their time begins */
 	for (int i = 0; i <= CHANGER; i++)
 		EXPECT_EQ(pthread_create(&workers[i].thread, NULL, i == CHANGER ? change_on : work, &workers[i]), 0);
 	rest(seconds * 0.9, low, high, &rand);
@@ -235,7 +244,10 @@ static void round_run(int round, double seconds, long low, long high)
 	rest(seconds * 0.1, low, high, &rand);
 	stop = true;
 	for (int i = CHANGER; i >= 0; i--) /* first the worker that signals the others */
-		pthread_join(workers[i].thread, NULL);
+		while (pthread_tryjoin_np(workers[i].thread, NULL)) {
+			sleep_ms(20);
+			look_at_threads();
+		}
 	for (int i = 0; i < SLOTS; i++)
 		slot_drop(&slots[i]);
 	for (int i = 0; i <= CHANGER; i++) {
