@@ -413,6 +413,7 @@ TEST(the_limit_on_locked_memory_is_said_and_met)
 
 static uint64_t fake_ns;
 static long refusals; /* so many rings and registrations are refused next, each after 20 ms by that clock */
+static long no_clone; /* what a kernel says that clones no single slots; 0: ask this one */
 
 static uint64_t fake_clock(void)
 {
@@ -426,6 +427,8 @@ long hp_sys_call(long n, long a, long b, long c, long d, long e, long f)
 		fake_ns += 20000000;
 		return -ENOMEM;
 	}
+	if (n == SYS_io_uring_register && b == 30 && no_clone) /* IORING_REGISTER_CLONE_BUFFERS */
+		return no_clone;
 	return t_call(n, a, b, c, d, e, f);
 }
 
@@ -722,6 +725,30 @@ static int next_fd(void)
 
 	close(fd);
 	return fd;
+}
+
+TEST(a_kernel_that_clones_no_single_slots_is_told_from_a_ring_that_has_buffers)
+{
+	/* before Linux 6.12; 6.12 clones into rings without a table */
+	for (const long *kernel = (const long[]){ -EINVAL, -EBUSY, 0 }; *kernel; kernel++) {
+		struct io_uring ring;
+		struct hp_uring *u = context_of_own();
+		hugepin_ring *r = NULL;
+
+		if (!u)
+			return;
+		EXPECT_EQ(io_uring_queue_init(8, &ring, 0), 0);
+		no_clone = *kernel;
+		EXPECT_EQ(attach(u, &ring, &r), -EOPNOTSUPP);
+		EXPECT(r == NULL);
+		EXPECT_EQ(io_uring_register_buffers_sparse(&ring, 4), 0); /* no table is left */
+		EXPECT_EQ(attach(u, &ring, &r), -EBUSY);
+		no_clone = 0;
+		EXPECT_EQ(attach(u, &ring, &r), -EBUSY);
+		EXPECT_EQ(io_uring_unregister_buffers(&ring), 0);
+		EXPECT_EQ(attach(u, &ring, &r), 0);
+		close_all(u, &ring, 1);
+	}
 }
 
 TEST(a_ring_that_refuses_a_copy_changes_nothing)
