@@ -206,15 +206,16 @@ TEST(unaligned_pieces_reach_a_file_past_the_page_cache)
 		EXPECT_EQ(goes(&r, false, iov, 1, 0, IORING_OP_WRITE_FIXED, true), 512);
 		iov[0] = (struct iovec){ p + 512, 4096 }; /* aligned */
 		EXPECT_EQ(goes(&r, false, iov, 1, 0, IORING_OP_WRITE, false), 4096);
-		iov[0] = (struct iovec){ p, 4095 }; /* by its length only */
+		iov[0] = (struct iovec){ p, 4095 }; /* by its length only, which tmpfs takes */
+		const ssize_t taken = pwrite(r.fd, p, 4095, 0) < 0 ? -errno : 4095;
 		iov[1] = (struct iovec){ p + 4096, 8193 - 4095 };
 		EXPECT_EQ(prepare(&r, io_uring_get_sqe(&r.ring), false, iov, 2, 0, &m), -EMSGSIZE);
 		EXPECT_EQ(result(&r, 0), 0);
 		EXPECT_EQ(prepare(&r, io_uring_get_sqe(&r.ring), false, iov, 1, 0, &m), 0);
-		EXPECT_EQ(result(&r, 0), -EINVAL); /* the kernel's, for 4095 bytes */
+		EXPECT_EQ(result(&r, 0), taken);
 		EXPECT_EQ(prepare(&r, io_uring_get_sqe(&r.ring), false, iov, 1, 0, &second), -EAGAIN);
 		EXPECT_EQ(result(&r, 0), 0);
-		EXPECT_EQ(hugepin_sg_uring_done(r.s, &m, -EINVAL), 0);
+		EXPECT_EQ(hugepin_sg_uring_done(r.s, &m, (int)taken), 0);
 	} else {
 		snprintf(t_skip_reason, sizeof t_skip_reason, "no O_DIRECT in /var/tmp");
 	}
