@@ -154,11 +154,12 @@ int hp_attached_begin(hugepin_ring *r, int fd, unsigned flags)
 		err = hp_ring_make_table(&r->ring, u->slot0 + u->slots);
 	if (err < 0)
 		return err;
-	err = copy_slot(r, 0); /* can it? Linux 6.12 clones, but into no table */
+	err = copy_slot(r, 0); /* can it? */
 	if (err >= 0)
 		err = hp_ring_set(&r->ring, u->slot0, NULL, 0);
 	if (err < 0) {
 		hp_ring_register(&r->ring, IORING_UNREGISTER_BUFFERS, NULL, 0);
+		/* EBUSY: Linux 6.12 clones only into a ring without a table */
 		return err == -EINVAL || err == -EBUSY ? -EOPNOTSUPP : err;
 	}
 	r->tid = hp_tid();
