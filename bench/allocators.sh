@@ -6,6 +6,11 @@ here=$(cd "$(dirname "$0")" && pwd)
 build=${BUILD:-build}
 unset LD_PRELOAD GLIBC_TUNABLES "${!HUGEPIN_@}" MALLOC_CONF "${!MALLOC_@}" "${!MIMALLOC_@}" "${!TCMALLOC_@}"
 
+# What a page of figures says of the machine. The kernel's number is its version: what its builder adds says nothing to others.
+kernel_version() { uname -r | cut -d - -f 1; }
+processor() { sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1; }
+this_machine() { echo "$(uname -s) $(kernel_version) $(uname -m), $(nproc) processors, $(processor)"; }
+
 # What there is by itself, besides what is hugepin's.
 known="glibc glibc-thp glibc-always glibc-hugetlb jemalloc mimalloc mimalloc-large tcmalloc"
 
