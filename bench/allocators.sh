@@ -154,6 +154,14 @@ pool_restore() {
 	pool_added=0
 }
 
+# in_turn KEY NAME...: the names in an order that depends on KEY. What a program leaves behind decides how soon the next one
+# has memory, so that no name always follows the same one.
+in_turn() {
+	local key=$1 one
+	shift
+	for one; do echo "$(md5sum <<<"$key $one") $one"; done | sort | awk '{ print $3 }'
+}
+
 # In a virtual machine whose host takes idle memory back, the first touch of a page costs milliseconds, whoever makes it.
 # Touch the pool and ordinary memory, and say how much of each, or that it was not done.
 warm() {
