@@ -682,7 +682,7 @@ END {
 		print "<section>\n<h2 id='absent'>Not measured</h2>\n<details><summary>" absent_count \
 			(absent_count == 1 ? " bench" : " benches") ", each with its reason</summary>\n" absent "</details>\n</section>"
 	print "<section>\n<h2 id='machine'>The machine, and how this was made</h2>\n<table class='facts'><tbody>\n" facts "</tbody></table>"
-	print "<p>Made by <code>make report</code>. Every sample is in <code>raw/</code> beside this page, every figure in " \
-		"<code>figures.txt</code>; <code>bench/report render</code> makes the page again from them.</p>\n</section>"
+	print "<p>Made by <code>make report</code>, which leaves every sample in <code>build/report/raw/</code> and every figure in " \
+		"<code>build/report/figures.txt</code>. <code>bench/report render</code> makes the page again from these.</p>\n</section>"
 	print "</main>\n</body>\n</html>"
 }
