@@ -125,8 +125,8 @@ static void run_batches(size_t size, long n)
 	}
 }
 
-/* Let the next memory of the process be such that this machine has. A virtual machine's host may have taken back what was
- * free a moment ago, in blocks of hugepages first; their first touch then takes ten times as long, whoever makes it. */
+/* Touch as much memory as the process uses next, and free it, so that this machine has it. A virtual machine's host may
+ * have taken back what was free a moment ago, blocks of hugepages first. Their first touch then takes ten times as long. */
 static void have_memory(size_t len)
 {
 	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

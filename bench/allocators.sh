@@ -154,8 +154,8 @@ pool_restore() {
 	pool_added=0
 }
 
-# in_turn KEY NAME...: the names in an order that depends on KEY. What a program leaves behind decides how soon the next one
-# has memory, so that no name always follows the same one.
+# in_turn KEY NAME...: the names in an order that depends on KEY, so that none follows the same one each time. For what one
+# program leaves behind decides how fast the next one gets memory. Two or three names had better alternate.
 in_turn() {
 	local key=$1 one
 	shift
